@@ -1,0 +1,1 @@
+"""Pretraining of biLMs: corpus, training step, loop, perplexity."""
