@@ -67,7 +67,8 @@ def test_an_interrupted_run_is_not_called_finished():
             report(10)
             raise KeyboardInterrupt
 
-    pytest.raises(KeyboardInterrupt, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
     assert stream.getvalue() == "embed: 10 tokens, 0.5 tokens/s\n" * 2
 
 
