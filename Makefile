@@ -1,0 +1,33 @@
+# Every target sets up what it needs, from a fresh clone on: a virtual environment in .venv with the versions of constraints.txt.
+PYTHON ?= python3
+RUN := .venv/bin/python -m
+ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
+
+.PHONY: demo test check check-slow bench docs train-more
+.DELETE_ON_ERROR:
+
+.venv/stamp: pyproject.toml constraints.txt $(wildcard setup.py src/polyseme/kernels/*.c)
+	test -x .venv/bin/python || $(PYTHON) -m venv .venv
+	$(RUN) pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]' </dev/null
+	touch $@
+
+demo: .venv/stamp  ## a model at work
+	.venv/bin/python recipes/demo.py
+
+test: .venv/stamp  ## what continuous integration runs
+	$(ONE_THREAD) $(RUN) pytest
+
+check: .venv/stamp  ## style and types
+	$(RUN) ruff check . && $(RUN) ruff format --check . && .venv/bin/pyrefly check
+
+check-slow: .venv/stamp  ## the heavier checks
+	$(RUN) pytest -m slow
+
+bench: .venv/stamp  ## every published number
+	for script in benchmarks/bench_*.py; do .venv/bin/python $$script || exit 1; done
+
+docs: .venv/stamp  ## the documentation, into site/
+	.venv/bin/python docs/api.py && .venv/bin/zensical build --clean --strict
+
+train-more: .venv/stamp  ## let the bundled model see more text
+	.venv/bin/polyseme pretrain --from en-small
