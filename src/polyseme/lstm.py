@@ -110,27 +110,44 @@ class BiLSTM(nn.Module):
         positions = torch.arange(x.shape[1], device=x.device)
         mask = positions < lengths[:, None]
         reversal = torch.where(mask, lengths[:, None] - 1 - positions, positions)
-        width, dim = self.config.width, self.config.dim
         outputs, final_h, final_c = [], [], []
         for number, direction in enumerate(self.config.directions):
-            value = x if direction == "forward" else _take(x, reversal)
-            outputs.append([])
-            for layer, cell in enumerate(self.stack(direction)):
-                h = state.h[layer, :, number * width : (number + 1) * width]
-                c = state.c[layer, :, number * dim : (number + 1) * dim]
-                hidden, h, c = cell(value, mask, h, c)
-                # The sum is what is exported and read by the next layer; the carried h is the bare projection.
-                value = hidden + value * mask[:, :, None] if layer > 0 and self.config.residual else hidden
-                outputs[number].append(value if direction == "forward" else _take(value, reversal))
-                final_h.append(h)
-                final_c.append(c)
+            h, c = self.half(state, number)
+            if direction == "forward":
+                hidden, h, c = self.read(direction, x, mask, h, c)
+            else:
+                hidden, h, c = self.read(direction, _take(x, reversal), mask, h, c)
+                hidden = [_take(value, reversal) for value in hidden]
+            outputs.append(hidden)
+            final_h.append(h)
+            final_c.append(c)
         layers = [torch.cat(parts, dim=2) for parts in zip(*outputs, strict=True)]
-        return layers, LSTMState(h=self._join(final_h), c=self._join(final_c))
+        return layers, LSTMState(h=torch.cat(final_h, dim=2), c=torch.cat(final_c, dim=2))
 
-    def _join(self, parts: list[Tensor]) -> Tensor:
-        """(direction, layer)-ordered parts → (layers, rows, directions*width)."""
-        layers = self.config.layers
-        return torch.stack([torch.cat(parts[layer::layers], dim=1) for layer in range(layers)])
+    def half(self, state: LSTMState, number: int) -> tuple[Float[Tensor, "layers rows width"], Float[Tensor, "layers rows dim"]]:
+        """The part of a state that belongs to one direction."""
+        width, dim = self.config.width, self.config.dim
+        return state.h[:, :, number * width : (number + 1) * width], state.c[:, :, number * dim : (number + 1) * dim]
+
+    def read(
+        self,
+        direction: str,
+        x: Float[Tensor, "rows time input"],
+        mask: Bool[Tensor, "rows time"],
+        h: Float[Tensor, "layers rows width"],
+        c: Float[Tensor, "layers rows dim"],
+    ) -> tuple[list[Float[Tensor, "rows time width"]], Float[Tensor, "layers rows width"], Float[Tensor, "layers rows dim"]]:
+        """One direction's stack over rows given in its own reading order: every layer's outputs, and the states after."""
+        outputs, final_h, final_c = [], [], []
+        value = x
+        for layer, cell in enumerate(self.stack(direction)):
+            hidden, last_h, last_c = cell(value, mask, h[layer], c[layer])
+            # The sum is what is exported and read by the next layer; the carried h is the bare projection.
+            value = hidden + value * mask[:, :, None] if layer > 0 and self.config.residual else hidden
+            outputs.append(value)
+            final_h.append(last_h)
+            final_c.append(last_c)
+        return outputs, torch.stack(final_h), torch.stack(final_c)
 
 
 def _take(x: Float[Tensor, "rows time width"], order: Int[Tensor, "rows time"]) -> Float[Tensor, "rows time width"]:

@@ -1,6 +1,7 @@
 """ScalarMix: a task's own weighting of the biLM's layers."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -11,6 +12,14 @@ from polyseme.errors import InputError
 
 LayerNorm = Literal["token", "allennlp", "bilm_tf"]
 _EPSILON = {"token": 1e-12, "allennlp": 1e-13, "bilm_tf": 1e-12}
+
+
+@dataclass(frozen=True)
+class Mix:
+    """One learned weighting of layers as plain numbers; weights are before the softmax."""
+
+    weights: tuple[float, ...]
+    gamma: float
 
 
 class ScalarMix(nn.Module):
