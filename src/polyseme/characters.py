@@ -145,6 +145,17 @@ class WordReader:
         return Words(characters=characters, ids=ids)
 
 
+def trim(ids: Int[Tensor, "words characters"], widest: int) -> Int[Tensor, "words shorter"]:
+    """The part of the character axis that can change the maxima of convolutions up to `widest` characters wide.
+
+    Past the longest word and one window of its padding, every further window is all padding and repeats the last.
+    """
+    if len(ids) == 0:
+        return ids
+    used = (ids != ids[:, -1:]).any(dim=0).nonzero()
+    return ids[:, : widest + (int(used[-1]) + 1 if len(used) else 0)]
+
+
 def distinct(sentences: Sequence[Sequence[str]]) -> tuple[list[str], list[list[int]]]:
     """The distinct words in order of first appearance, and each sentence as positions in that list."""
     seen: dict[str, int] = {}

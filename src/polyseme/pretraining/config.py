@@ -60,11 +60,11 @@ class PretrainConfig(Checked):
         """The parts must fit together."""
         self.positive("rows", "unroll", "accumulate", "negatives", "tokens")
         if self.model.vocabulary_size is None:
-            raise InputError("PretrainConfig.model.vocabulary_size is null; a language model needs the number of words to predict.")
+            raise InputError("PretrainConfig.model.vocabulary_size is null; give the number of words to predict.")
         if self.negatives is not None and self.negatives >= self.model.vocabulary_size:
             raise InputError(
-                f"PretrainConfig.negatives is {self.negatives} but the vocabulary has {self.model.vocabulary_size} words; draw fewer, "
-                "or give null for the full softmax."
+                f"PretrainConfig.negatives is {self.negatives} but the vocabulary has {self.model.vocabulary_size} words; "
+                "draw fewer, or give null for the full softmax."
             )
         if self.rows % self.accumulate:
             raise InputError(f"PretrainConfig.rows ({self.rows}) must be a multiple of accumulate ({self.accumulate}).")

@@ -1,0 +1,173 @@
+"""Sums of next-word negative log-likelihoods, with their gradients, in chunks of bounded memory.
+
+Both losses compute the gradient while the logits are at hand: the logits of a chunk are made once and never kept.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from polyseme.errors import InputError
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Distinct sampled words, and how often each word of the vocabulary was expected among the tries."""
+
+    ids: Int[Tensor, "samples"]
+    expected: Float[Tensor, "samples"]
+    tries: int
+    size: int
+
+    def expected_of(self, ids: Int[Tensor, "positions"]) -> Float[Tensor, "positions"]:
+        """The expected count of any words, by the same tries."""
+        return expected_count(ids, samples=len(self.ids), tries=self.tries, size=self.size)
+
+    def to(self, device: torch.device | str) -> "Draw":
+        """The same draw on another device."""
+        return Draw(ids=self.ids.to(device), expected=self.expected.to(device), tries=self.tries, size=self.size)
+
+
+def expected_count(ids: Int[Tensor, "n"], *, samples: int, tries: int, size: int) -> Float[Tensor, "n"]:
+    """-expm1(tries * log1p(-P)) with P(k) = log((k+2)/(k+1)) / log(size+1).
+
+    Where the first draws already differed (tries == samples) TensorFlow takes tries * P instead.
+    """
+    probability = torch.log1p(1.0 / (ids.double() + 1.0)) / math.log(size + 1)
+    if tries == samples:
+        return (tries * probability).float()
+    return (-torch.expm1(tries * torch.log1p(-probability))).float()
+
+
+def sample_log_uniform(generator: np.random.Generator, samples: int, size: int) -> Draw:
+    """`samples` distinct words out of `size`, the frequent (low ids) more often, by drawing until enough differ."""
+    if samples > size:
+        raise InputError(f"{samples} distinct words cannot be drawn from a vocabulary of {size}; draw fewer.")
+    drawn = np.empty(0, dtype=np.int64)
+    while True:
+        uniform = generator.random(max(64, 2 * samples))
+        block = np.minimum(np.exp(uniform * math.log(size + 1)).astype(np.int64) - 1, size - 1)
+        drawn = np.concatenate([drawn, block])
+        _, first = np.unique(drawn, return_index=True)
+        if len(first) >= samples:
+            break
+    first = np.sort(first)[:samples]
+    ids = torch.from_numpy(drawn[first])
+    tries = int(first[-1]) + 1
+    return Draw(ids=ids, expected=expected_count(ids, samples=samples, tries=tries, size=size), tries=tries, size=size)
+
+
+def _logits(hidden: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """float32 logits of low-precision operands; the product itself stays float32 where the device offers that."""
+    if hidden.dtype == torch.float32:
+        return torch.addmm(bias, hidden, weight.T)
+    if hidden.is_cuda:
+        return torch.mm(hidden, weight.T, out_dtype=torch.float32).add_(bias)
+    return torch.mm(hidden, weight.T).float().add_(bias)
+
+
+class _FullLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, hidden, weight, bias, targets, dtype, chunk):
+        low_weight = weight.to(dtype)
+        total = hidden.new_zeros(())
+        dhidden = torch.empty_like(hidden)
+        dweight, dbias = torch.zeros_like(weight), torch.zeros_like(bias)
+        for start in range(0, len(hidden), chunk):
+            piece, wanted = hidden[start : start + chunk].to(dtype), targets[start : start + chunk, None]
+            logits = _logits(piece, low_weight, bias)
+            norm = logits.logsumexp(dim=1, keepdim=True)
+            total += (norm - logits.gather(1, wanted)).sum()
+            error = logits.sub_(norm).exp_()
+            error.scatter_add_(1, wanted, error.new_full(wanted.shape, -1.0))
+            dbias += error.sum(dim=0)
+            error = error.to(dtype)
+            dhidden[start : start + chunk] = error @ low_weight
+            dweight += error.T @ piece
+        ctx.save_for_backward(dhidden, dweight, dbias)
+        return total
+
+    @staticmethod
+    def backward(ctx, grad):
+        dhidden, dweight, dbias = ctx.saved_tensors
+        return dhidden * grad, dweight * grad, dbias * grad, None, None, None
+
+
+class _SampledLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, hidden, rows, bias, columns, hits, expected, true_expected, dtype, chunk):
+        # rows: the sampled words first, then the distinct targets. columns: each position's row among the targets;
+        # hits: each position's own word among the samples, or -1.
+        samples = len(expected)
+        low = rows.to(dtype)
+        shift = bias[:samples] - expected.log()
+        total = hidden.new_zeros(())
+        dhidden = torch.empty_like(hidden)
+        drows, dbias = torch.zeros_like(rows), torch.zeros_like(bias)
+        for start in range(0, len(hidden), chunk):
+            part = slice(start, start + chunk)
+            exact, piece, column = hidden[part], hidden[part].to(dtype), columns[part]
+            true_row = rows[column]
+            true = (exact * true_row).sum(dim=1) + bias[column] - true_expected[part].log()
+            logits = _logits(piece, low[:samples], shift)
+            position = (hits[part] >= 0).nonzero().squeeze(1)
+            logits[position, hits[part][position]] = -math.inf
+            norm = torch.logaddexp(logits.logsumexp(dim=1), true)
+            total += (norm - true).sum()
+            error = logits.sub_(norm[:, None]).exp_()
+            true_error = torch.expm1(true - norm)
+            dbias[:samples] += error.sum(dim=0)
+            dbias.index_add_(0, column, true_error)
+            error = error.to(dtype)
+            dhidden[part] = (error @ low[:samples]).float() + true_error[:, None] * true_row
+            drows[:samples] += error.T @ piece
+            drows.index_add_(0, column, true_error[:, None] * exact)
+        ctx.save_for_backward(dhidden, drows, dbias)
+        return total
+
+    @staticmethod
+    def backward(ctx, grad):
+        dhidden, drows, dbias = ctx.saved_tensors
+        return dhidden * grad, drows * grad, dbias * grad, None, None, None, None, None, None
+
+
+def full_loss(
+    hidden: Float[Tensor, "positions width"],
+    weight: Float[Tensor, "words width"],
+    bias: Float[Tensor, "words"],
+    targets: Int[Tensor, "positions"],
+    *,
+    dtype: torch.dtype = torch.float32,
+    chunk: int = 1024,
+) -> Float[Tensor, ""]:
+    """The sum over positions of -log p(target) under the full softmax."""
+    return _FullLoss.apply(hidden, weight, bias, targets, dtype, chunk)
+
+
+def sampled_loss(
+    hidden: Float[Tensor, "positions width"],
+    rows: Float[Tensor, "samples+targets width"],
+    bias: Float[Tensor, "samples+targets"],
+    targets: Int[Tensor, "positions"],
+    distinct_targets: Int[Tensor, "targets"],
+    draw: Draw,
+    *,
+    dtype: torch.dtype = torch.float32,
+    chunk: int = 512,
+) -> Float[Tensor, ""]:
+    """The sum over positions of the sampled-softmax loss, as TensorFlow defines it for unique log-uniform samples.
+
+    `rows` and `bias` are the softmax rows of `draw.ids` followed by those of `distinct_targets`, which is sorted.
+    The log of a word's expected count is subtracted from its logit, and a sample that is the target itself is removed.
+    """
+    columns = len(draw.ids) + torch.searchsorted(distinct_targets, targets)
+    order = torch.argsort(draw.ids)
+    ordered = draw.ids[order]
+    place = torch.searchsorted(ordered, targets).clamp_max_(len(ordered) - 1)
+    hits = torch.where(ordered[place] == targets, order[place], -1)
+    expected = draw.expected_of(targets)
+    return _SampledLoss.apply(hidden, rows, bias, columns, hits, draw.expected, expected, dtype, chunk)
