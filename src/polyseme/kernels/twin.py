@@ -1,0 +1,77 @@
+"""The LSTM cell in plain torch: the readable truth the C file is held to, and what other devices use."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+
+def cell_forward(
+    gates: Float[Tensor, "*rows gates"],
+    c_prev: Float[Tensor, "*rows dim"],
+    *,
+    added: Float[Tensor, "*rows gates"] | None = None,
+    bias: Float[Tensor, "gates"] | None = None,
+    forget_bias: float = 0.0,
+    cell_clip: float | None = None,
+) -> tuple[Float[Tensor, "*rows dim"], Float[Tensor, "*rows dim"], Float[Tensor, "*rows gates"]]:
+    """The new cell, the new hidden value before projection, and the activated gates, all in float32.
+
+    `gates` is 4*dim wide. The sign of an activated input gate marks a cell that was clipped and passes no gradient.
+    """
+    gates = gates.float()
+    if added is not None:
+        gates = gates + added
+    if bias is not None:
+        gates = gates + bias
+    i, f, g, o = gates.chunk(4, dim=-1)
+    i, f, g, o = torch.sigmoid(i), torch.sigmoid(f + forget_bias), torch.tanh(g), torch.sigmoid(o)
+    c = f * c_prev + i * g
+    if cell_clip is not None:
+        i = torch.where(c.abs() <= cell_clip, i, -i)
+        c = c.clamp(-cell_clip, cell_clip)
+    return c, o * torch.tanh(c), torch.cat([i, f, g, o], dim=-1)
+
+
+def cell_backward(
+    activated: Float[Tensor, "*rows gates"],
+    c_prev: Float[Tensor, "*rows dim"],
+    c: Float[Tensor, "*rows dim"],
+    *,
+    dm: Float[Tensor, "*rows dim"],
+    dc: Float[Tensor, "*rows dim"] | None = None,
+) -> tuple[Float[Tensor, "*rows gates"], Float[Tensor, "*rows dim"]]:
+    """The gradients of the gates before activation and of the previous cell, in float32.
+
+    `dm` is the gradient of the hidden value, `dc` what comes back to `c` from the next step.
+    """
+    i, f, g, o = activated.float().chunk(4, dim=-1)
+    dm = dm.float()
+    t = torch.tanh(c)
+    cell = dm * o * (1 - t * t)
+    if dc is not None:
+        cell = cell + dc
+    cell = torch.where(torch.signbit(i), 0, cell)
+    i = i.abs()
+    dgates = [cell * g * i * (1 - i), cell * c_prev * f * (1 - f), cell * i * (1 - g * g), dm * t * o * (1 - o)]
+    return torch.cat(dgates, dim=-1), cell * f
+
+
+def cell_forward_into(
+    gates: Tensor, c_prev: Tensor, c: Tensor, m: Tensor, activated: Tensor | None, added: Tensor | None,
+    bias: Tensor | None, forget_bias: float, cell_clip: float | None,
+) -> None:  # fmt: skip
+    """`cell_forward` with its results written in place, so that a compiler makes one kernel of it."""
+    new = cell_forward(gates, c_prev, added=added, bias=bias, forget_bias=forget_bias, cell_clip=cell_clip)
+    c.copy_(new[0])
+    m.copy_(new[1])
+    if activated is not None:
+        activated.copy_(new[2])
+
+
+def cell_backward_into(
+    activated: Tensor, c_prev: Tensor, c: Tensor, dm: Tensor, dc: Tensor | None, dgates: Tensor, dc_prev: Tensor
+) -> None:
+    """`cell_backward` with its results written in place."""
+    new = cell_backward(activated, c_prev, c, dm=dm, dc=dc)
+    dgates.copy_(new[0])
+    dc_prev.copy_(new[1])
