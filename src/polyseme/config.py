@@ -28,11 +28,9 @@ def _check_type(owner: str, name: str, value: object, hint: object) -> object:
             if value in typing.get_args(option):
                 return value
         elif typing.get_origin(option) is tuple:
-            if isinstance(value, (list, tuple)):
-                item = typing.get_args(option)[0]
-                items = [_check_type(owner, name, part, item) for part in value]
-                if Ellipsis in typing.get_args(option) or len(items) == len(typing.get_args(option)):
-                    return tuple(items)
+            parts = typing.get_args(option)
+            if isinstance(value, (list, tuple)) and (Ellipsis in parts or len(value) == len(parts)):
+                return tuple(_check_type(owner, name, part, parts[0]) for part in value)
         elif option is float and isinstance(value, (int, float)) and not isinstance(value, bool):
             return float(value)
         elif option is bool or not isinstance(value, bool):
@@ -126,13 +124,16 @@ class CharacterConfig(Checked):
         """Shapes must be possible."""
         self.positive("size", "dim")
         if not self.filters or any(width < 1 or n < 1 for width, n in self.filters):
-            raise InputError(f"CharacterConfig.filters is {self.filters}; wanted one or more (width, number) pairs, each at least 1.")
+            raise InputError(
+                f"CharacterConfig.filters is {self.filters}; wanted one or more (width, number) pairs, each at least 1."
+            )
         if self.highways < 0:
             raise InputError(f"CharacterConfig.highways is {self.highways}; wanted 0 or more.")
         widest = max(width for width, _ in self.filters)
         if self.max_characters < max(3, widest):
             raise InputError(
-                f"CharacterConfig.max_characters is {self.max_characters}; wanted at least {max(3, widest)} (the widest filter, or 3)."
+                f"CharacterConfig.max_characters is {self.max_characters}; "
+                f"wanted at least {max(3, widest)} (the widest filter, or 3)."
             )
 
     @property

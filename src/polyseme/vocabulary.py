@@ -88,7 +88,9 @@ class Vocabulary:
             try:
                 words.append(line.decode("utf-8").strip())
             except UnicodeDecodeError as error:
-                raise WeightsError(f"{name}, line {number}: not valid UTF-8 ({error.reason}); save the vocabulary as UTF-8.") from error
+                raise WeightsError(
+                    f"{name}, line {number}: not valid UTF-8 ({error.reason}); save the vocabulary as UTF-8."
+                ) from error
         if words and words[-1] == "":
             words.pop()
         return cls((word for word in words if word != "!!!MAXTERMID"), markers=markers)
