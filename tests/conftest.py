@@ -45,3 +45,17 @@ def shared() -> Path:
 def golden(shared: Path) -> Path:
     """The vectors recorded from the original programs."""
     return shared / "golden"
+
+
+@pytest.fixture
+def workshop(tmp_path: Path) -> Path:
+    """A folder with what the documentation's examples speak of.
+
+    model/                   a model folder: tiny, random weights, with a softmax
+    text.txt                 a few sentences, one a line
+    """
+    import demo
+
+    demo.write_tiny_model(tmp_path / "model")
+    (tmp_path / "text.txt").write_text("\n".join(demo.SENTENCES) + "\n", encoding="utf-8")
+    return tmp_path
