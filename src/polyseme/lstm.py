@@ -112,7 +112,7 @@ class BiLSTM(nn.Module):
         reversal = torch.where(mask, lengths[:, None] - 1 - positions, positions)
         outputs, final_h, final_c = [], [], []
         for number, direction in enumerate(self.config.directions):
-            h, c = self.half(state, number)
+            h, c = self.part(state, number)
             if direction == "forward":
                 hidden, h, c = self.read(direction, x, mask, h, c)
             else:
@@ -124,7 +124,7 @@ class BiLSTM(nn.Module):
         layers = [torch.cat(parts, dim=2) for parts in zip(*outputs, strict=True)]
         return layers, LSTMState(h=torch.cat(final_h, dim=2), c=torch.cat(final_c, dim=2))
 
-    def half(self, state: LSTMState, number: int) -> tuple[Float[Tensor, "layers rows width"], Float[Tensor, "layers rows dim"]]:
+    def part(self, state: LSTMState, number: int) -> tuple[Float[Tensor, "layers rows width"], Float[Tensor, "layers rows dim"]]:
         """The part of a state that belongs to one direction."""
         width, dim = self.config.width, self.config.dim
         return state.h[:, :, number * width : (number + 1) * width], state.c[:, :, number * dim : (number + 1) * dim]

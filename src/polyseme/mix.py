@@ -61,7 +61,7 @@ class ScalarMix(nn.Module):
         return self.gamma * mixed
 
     def l2(self, coefficient: float) -> Float[Tensor, ""]:
-        """coefficient * sum(weights²), on the weights before the softmax; gamma is never penalised."""
+        """Coefficient * sum(weights²), on the weights before the softmax; gamma is never penalised."""
         return coefficient * (self.weights**2).sum()
 
     def _normalised(self, layer: Tensor, mask: Tensor) -> Tensor:

@@ -1,6 +1,10 @@
 """BiLM = token encoder + LSTM stacks (+ softmax): the reference forward, and the initial values of a new model."""
 
+import copy
+import hashlib
+import json
 import math
+from collections.abc import Mapping
 
 import torch
 from jaxtyping import Float, Int
@@ -68,6 +72,7 @@ def initialise(model: BiLM, generator: torch.Generator) -> None:
         if encoder.characters is not None:
             uniform(encoder.characters.embedding, 1.0)
             for convolution in encoder.characters.convolutions:
+                assert isinstance(convolution, nn.Conv1d)
                 weight = convolution.weight
                 if encoder.characters.activation is torch.relu:
                     uniform(weight, 0.05)
@@ -90,3 +95,19 @@ def initialise(model: BiLM, generator: torch.Generator) -> None:
                     uniform(layer.projection_weight, math.sqrt(6 / sum(layer.projection_weight.shape)))
         if model.softmax is not None and not model.config.tied_softmax:
             normal(model.softmax.weight, 1 / math.sqrt(model.config.lstm.width))
+
+
+def share(model: BiLM) -> BiLM:
+    """A second, frozen model over the same memory: moving or retyping either leaves the other as it is."""
+    memory = {id(parameter): nn.Parameter(parameter.detach(), requires_grad=False) for parameter in model.parameters()}
+    return copy.deepcopy(model, memory).eval()
+
+
+def model_hash(config: BiLMConfig, tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 over the configuration and every tensor's native name, shape and float32 bytes: equal on every machine."""
+    digest = hashlib.sha256(json.dumps(config.to_dict(), sort_keys=True).encode())
+    for name in sorted(tensors):
+        tensor = tensors[name].detach().to("cpu", torch.float32).contiguous()
+        digest.update(f"{name}{tuple(tensor.shape)}".encode())
+        digest.update(tensor.numpy().astype("<f4", copy=False).reshape(-1).view("u1").data)
+    return digest.hexdigest()

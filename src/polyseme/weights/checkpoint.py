@@ -1,7 +1,5 @@
 """Checkpoint: what every reader returns; its model, its word reader and its hash."""
 
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -11,16 +9,9 @@ from torch import Tensor, nn
 from polyseme.characters import ByteScheme, LexiconScheme, WordReader
 from polyseme.config import BiLMConfig
 from polyseme.errors import WeightsError
-from polyseme.model import BiLM
+from polyseme.mix import Mix
+from polyseme.model import BiLM, model_hash
 from polyseme.vocabulary import Vocabulary
-
-
-@dataclass(frozen=True)
-class Mix:
-    """One learned weighting of layers, as an AllenNLP `Elmo` module stores it; weights are before the softmax."""
-
-    weights: tuple[float, ...]
-    gamma: float
 
 
 @dataclass(frozen=True)
@@ -169,9 +160,4 @@ def reader(checkpoint: Checkpoint) -> WordReader:
 
 def checkpoint_hash(checkpoint: Checkpoint) -> str:
     """SHA-256 over the configuration and every tensor's name, shape and float32 bytes: the same on every machine."""
-    digest = hashlib.sha256(json.dumps(checkpoint.config.to_dict(), sort_keys=True).encode())
-    for name in sorted(checkpoint.tensors):
-        tensor = checkpoint.tensors[name].detach().to("cpu", torch.float32).contiguous()
-        digest.update(f"{name}{tuple(tensor.shape)}".encode())
-        digest.update(tensor.numpy().astype("<f4", copy=False).reshape(-1).view("u1").data)
-    return digest.hexdigest()
+    return model_hash(checkpoint.config, checkpoint.tensors)
