@@ -3,7 +3,9 @@
 Both losses compute the gradient while the logits are at hand: the logits of a chunk are made once and never kept.
 """
 
+import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -61,33 +63,43 @@ def sample_log_uniform(generator: np.random.Generator, samples: int, size: int) 
     return Draw(ids=ids, expected=expected_count(ids, samples=samples, tries=tries, size=size), tries=tries, size=size)
 
 
-def _logits(hidden: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """float32 logits of low-precision operands; the product itself stays float32 where the device offers that."""
-    if hidden.dtype == torch.float32:
-        return torch.addmm(bias, hidden, weight.T)
-    if hidden.is_cuda:
-        return torch.mm(hidden, weight.T, out_dtype=torch.float32).add_(bias)
-    return torch.mm(hidden, weight.T).float().add_(bias)
+def _softmax_error(
+    logits: Float[Tensor, "positions words"], wanted: Int[Tensor, "positions 1"], dtype: torch.dtype
+) -> tuple[Float[Tensor, ""], Float[Tensor, "positions words"]]:
+    """The sum of losses, and the gradient of the logits in `dtype`."""
+    norm = logits.logsumexp(dim=1, keepdim=True)
+    total = (norm - logits.gather(1, wanted)).sum()
+    hit = torch.arange(logits.shape[1], device=logits.device) == wanted
+    return total, ((logits - norm).exp() - hit.float()).to(dtype)
+
+
+@functools.cache
+def _compiled_softmax_error() -> Callable[..., tuple[Tensor, Tensor]]:
+    return torch.compile(_softmax_error)
+
+
+def _float_product(x: Tensor, y: Tensor) -> Tensor:
+    """x @ y in float32, without rounding the result to low-precision operands where the device can."""
+    if x.dtype != torch.float32 and x.is_cuda:
+        return torch.mm(x, y, out_dtype=torch.float32)
+    return torch.mm(x, y).float()
 
 
 class _FullLoss(torch.autograd.Function):
     @staticmethod
     def forward(ctx, hidden, weight, bias, targets, dtype, chunk):
         low_weight = weight.to(dtype)
+        error_of = _compiled_softmax_error() if hidden.is_cuda else _softmax_error
         total = hidden.new_zeros(())
         dhidden = torch.empty_like(hidden)
         dweight, dbias = torch.zeros_like(weight), torch.zeros_like(bias)
         for start in range(0, len(hidden), chunk):
             piece, wanted = hidden[start : start + chunk].to(dtype), targets[start : start + chunk, None]
-            logits = _logits(piece, low_weight, bias)
-            norm = logits.logsumexp(dim=1, keepdim=True)
-            total += (norm - logits.gather(1, wanted)).sum()
-            error = logits.sub_(norm).exp_()
-            error.scatter_add_(1, wanted, error.new_full(wanted.shape, -1.0))
-            dbias += error.sum(dim=0)
-            error = error.to(dtype)
+            loss, error = error_of(_float_product(piece, low_weight.T).add_(bias), wanted, dtype)
+            total += loss
             dhidden[start : start + chunk] = error @ low_weight
-            dweight += error.T @ piece
+            dweight += _float_product(error.T, piece)
+            dbias += error.sum(dim=0, dtype=torch.float32)
         ctx.save_for_backward(dhidden, dweight, dbias)
         return total
 
@@ -113,9 +125,9 @@ class _SampledLoss(torch.autograd.Function):
             exact, piece, column = hidden[part], hidden[part].to(dtype), columns[part]
             true_row = rows[column]
             true = (exact * true_row).sum(dim=1) + bias[column] - true_expected[part].log()
-            logits = _logits(piece, low[:samples], shift)
-            position = (hits[part] >= 0).nonzero().squeeze(1)
-            logits[position, hits[part][position]] = -math.inf
+            logits = _float_product(piece, low[:samples].T).add_(shift)
+            hit, place = hits[part, None] >= 0, hits[part, None].clamp_min(0)
+            logits.scatter_(1, place, torch.where(hit, -math.inf, logits.gather(1, place)))
             norm = torch.logaddexp(logits.logsumexp(dim=1), true)
             total += (norm - true).sum()
             error = logits.sub_(norm[:, None]).exp_()
@@ -124,7 +136,7 @@ class _SampledLoss(torch.autograd.Function):
             dbias.index_add_(0, column, true_error)
             error = error.to(dtype)
             dhidden[part] = (error @ low[:samples]).float() + true_error[:, None] * true_row
-            drows[:samples] += error.T @ piece
+            drows[:samples] += _float_product(error.T, piece)
             drows.index_add_(0, column, true_error[:, None] * exact)
         ctx.save_for_backward(dhidden, drows, dbias)
         return total
@@ -153,21 +165,21 @@ def sampled_loss(
     rows: Float[Tensor, "samples+targets width"],
     bias: Float[Tensor, "samples+targets"],
     targets: Int[Tensor, "positions"],
-    distinct_targets: Int[Tensor, "targets"],
+    columns: Int[Tensor, "positions"],
     draw: Draw,
+    true_expected: Float[Tensor, "positions"],
     *,
     dtype: torch.dtype = torch.float32,
     chunk: int = 512,
 ) -> Float[Tensor, ""]:
     """The sum over positions of the sampled-softmax loss, as TensorFlow defines it for unique log-uniform samples.
 
-    `rows` and `bias` are the softmax rows of `draw.ids` followed by those of `distinct_targets`, which is sorted.
-    The log of a word's expected count is subtracted from its logit, and a sample that is the target itself is removed.
+    `rows` and `bias` are the softmax rows of `draw.ids` followed by those of the targets; `columns` says which row is each
+    position's own, `true_expected` how often its target was expected among the tries. The log of a word's expected count
+    is subtracted from its logit, and a sample that is the target itself is removed.
     """
-    columns = len(draw.ids) + torch.searchsorted(distinct_targets, targets)
     order = torch.argsort(draw.ids)
     ordered = draw.ids[order]
     place = torch.searchsorted(ordered, targets).clamp_max_(len(ordered) - 1)
     hits = torch.where(ordered[place] == targets, order[place], -1)
-    expected = draw.expected_of(targets)
-    return _SampledLoss.apply(hidden, rows, bias, columns, hits, draw.expected, expected, dtype, chunk)
+    return _SampledLoss.apply(hidden, rows, bias, columns, hits, draw.expected, true_expected, dtype, chunk)

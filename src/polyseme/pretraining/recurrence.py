@@ -29,20 +29,21 @@ class _LayerWindow(torch.autograd.Function):
         projection = torch.stack([p.to(dtype) for p in parameters[3::each]]) if each == 4 else None
         low = x.to(dtype)
         gates = torch.baddbmm(bias[:, None].to(dtype), low.flatten(1, 2), input_weight.mT).view(directions, time, rows, -1)
-        cells = x.new_empty(directions, time, rows, config.dim)
-        inner = torch.empty_like(cells, dtype=dtype)
+        # Tensors of their own: views of one buffer, one of them written, are not safe in a compiled cell.
+        cells = [x.new_empty(directions, rows, config.dim) for _ in range(time)]
+        inner = x.new_empty(directions, time, rows, config.dim, dtype=dtype)
         # With a projection `hidden` holds its results; without one the cell's own output is the layer's.
         hidden = inner if projection is None else x.new_empty(directions, time, rows, config.projection, dtype=dtype)
 
         def sweep(d: slice) -> None:
             h, c = h0[d].to(dtype), c0[d]
             for t in range(time):
-                now = gates[d, t].baddbmm_(h, recurrent_weight[d].mT)
+                now = _rows(gates[d, t].baddbmm_(h, recurrent_weight[d].mT))
                 cell_forward(
-                    _rows(now), _rows(c), c=_rows(cells[d, t]), m=_rows(inner[d, t]), activated=_rows(now),
+                    now, _rows(c), c=_rows(cells[t][d]), m=_rows(inner[d, t]), activated=now,
                     forget_bias=config.forget_bias, cell_clip=config.cell_clip,
                 )  # fmt: skip
-                c = cells[d, t]
+                c = cells[t][d]
                 if projection is not None:
                     torch.bmm(inner[d, t], projection[d].mT, out=hidden[d, t])
                     if config.projection_clip is not None:
@@ -51,15 +52,15 @@ class _LayerWindow(torch.autograd.Function):
 
         _sweep_all(sweep, directions, x.device)
         ctx.config, ctx.dtype = config, dtype
-        ctx.save_for_backward(low, h0, c0, gates, cells, inner, hidden, input_weight, recurrent_weight, projection)
-        last_h, last_c = hidden[:, -1].to(torch.float32, copy=True), cells[:, -1].clone()
+        ctx.save_for_backward(low, h0, c0, gates, inner, hidden, input_weight, recurrent_weight, projection, *cells)
+        last_h, last_c = hidden[:, -1].to(torch.float32, copy=True), cells[-1].clone()
         ctx.mark_non_differentiable(last_h, last_c)
         return hidden.float(), last_h, last_c
 
     @staticmethod
     def backward(ctx, grad, _h, _c):
         config, dtype = ctx.config, ctx.dtype
-        low, h0, c0, gates, cells, inner, hidden, input_weight, recurrent_weight, projection = ctx.saved_tensors
+        low, h0, c0, gates, inner, hidden, input_weight, recurrent_weight, projection, *cells = ctx.saved_tensors
         directions, time = grad.shape[:2]
         grad = grad.to(dtype, copy=True)
         clip = None if projection is None else config.projection_clip
@@ -67,7 +68,7 @@ class _LayerWindow(torch.autograd.Function):
         dgates = gates  # each step's activated gates are read once, then overwritten by their gradients
 
         def sweep(d: slice) -> None:
-            dc = torch.zeros_like(c0[d])
+            dc = _rows(torch.zeros_like(c0[d]))
             for t in reversed(range(time)):
                 dh = grad[d, t]
                 if t + 1 < time:
@@ -75,8 +76,8 @@ class _LayerWindow(torch.autograd.Function):
                 if unclipped is not None:
                     dh.mul_(unclipped[d, t])
                 dm = dh if projection is None else torch.bmm(dh, projection[d])
-                before, now = (cells[d, t - 1] if t else c0[d]), _rows(gates[d, t])
-                cell_backward(now, _rows(before), _rows(cells[d, t]), dm=_rows(dm), dc=_rows(dc), dgates=now, dc_prev=_rows(dc))
+                before, now = (cells[t - 1][d] if t else c0[d]), _rows(gates[d, t])
+                cell_backward(now, _rows(before), _rows(cells[t][d]), dm=_rows(dm), dc=dc, dgates=now, dc_prev=dc)
 
         _sweep_all(sweep, directions, grad.device)
         flat = dgates.flatten(1, 2)

@@ -185,7 +185,8 @@ class TrainingStep:
             ids = torch.cat([draw.ids, distinct_targets])
             rows = self._gather(weight_name, softmax.weight, ids)
             bias = self._gather("softmax.bias", softmax.bias, ids)
-            sums.append(sampled_loss(h, rows, bias, t, distinct_targets, draw, dtype=self.dtype))
+            columns = len(draw.ids) + torch.searchsorted(distinct_targets, t)
+            sums.append(sampled_loss(h, rows, bias, t, columns, draw, draw.expected_of(t), dtype=self.dtype))
         return sums
 
     def _gather(self, name: str, parameter: Tensor, ids: Int[Tensor, "rows"]) -> Tensor:
