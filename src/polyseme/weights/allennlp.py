@@ -13,7 +13,7 @@ from polyseme.config import WordConfig
 from polyseme.errors import WeightsError
 from polyseme.vocabulary import Vocabulary
 from polyseme.weights.checkpoint import Checkpoint
-from polyseme.weights.files import check_ratio, read_json, replacing_file
+from polyseme.weights.files import check_ratio, read_json, read_vocabulary, replacing_file
 from polyseme.weights.tensorflow import canonical_name, config_from_options, from_native, options_from_config, to_native
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
@@ -101,7 +101,7 @@ def read_hdf5(
             # Token mode was asked for: the character part is known and left out.
             stored = {key: array for key, array in stored.items() if key.startswith("lstm/")} | cached
             options = {key: value for key, value in options.items() if key != "char_cnn"}
-        config = config_from_options(options, stored, name=options_name)
+        config = config_from_options(options, {key: array.shape for key, array in stored.items()}, name=options_name)
         tensors = to_native(config, stored, name=name)
     if config.words is not None and vocabulary is not None:
         config = replace(config, words=WordConfig(size=config.words.size, dim=config.words.dim, markers=vocabulary.markers))
@@ -150,7 +150,7 @@ def read_file(
         values,
         name=str(path),
         options_name=str(options),
-        vocabulary=None if beside is None else Vocabulary.read(beside),
+        vocabulary=None if beside is None else read_vocabulary(beside),
         token_embeddings=token_embeddings,
     )
     return replace(checkpoint, metadata={"source": path.name})

@@ -153,7 +153,7 @@ def reader(checkpoint: Checkpoint) -> WordReader:
     if checkpoint.lexicon is None:
         raise WeightsError(
             f"the model looks words up in an embedding of {config.words.size} rows, but the list of these words is not there; "
-            "give it: vocabulary=\"vocab.txt\"."
+            'give it: vocabulary="vocab.txt".'
         )
     return WordReader(scheme=scheme, lexicon=checkpoint.lexicon, limit=config.words.limit)
 

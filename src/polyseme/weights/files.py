@@ -1,6 +1,7 @@
 """Model files as data: folders and zips read alike, sizes checked before memory is taken, writes that are whole or not there."""
 
 import contextlib
+import gzip
 import json
 import os
 import shutil
@@ -13,6 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, Protocol
 
 from polyseme.errors import WeightsError
+from polyseme.vocabulary import Vocabulary
 
 #: Weights and word lists shrink by a small factor; what claims to shrink by more, and is large, is no model.
 _LARGEST_RATIO = 50
@@ -111,6 +113,26 @@ def check_ratio(size: int, stored: int, *, name: str) -> None:
         )
 
 
+def gunzip(data: bytes, *, name: str) -> bytes:
+    """The content of gzip-compressed bytes, up to a size a word list can have."""
+    limit = max(_SMALL, _LARGEST_RATIO * len(data))
+    try:
+        with gzip.GzipFile(fileobj=BytesIO(data)) as file:
+            content = file.read(limit + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise WeightsError(f"{name} is not a readable gzip file ({error}); it is damaged or incomplete.") from error
+    if len(content) > limit:
+        raise WeightsError(f"{name} would grow from {len(data):,} to over {limit:,} bytes; no word list does, it is not read.")
+    return content
+
+
+def read_vocabulary(path: Path, *, files: Files | None = None) -> Vocabulary:
+    """One word per line, gzip-compressed where the name ends in .gz: from a path, or by its name from a model's files."""
+    data = path.read_bytes() if files is None else files.read(path.name)
+    name = str(path) if files is None else f"{path.name} in {files.name}"
+    return Vocabulary.parse(gunzip(data, name=name) if path.suffix == ".gz" else data, name=name)
+
+
 def read_json(data: bytes, *, name: str) -> dict[str, Any]:
     """A JSON object from bytes."""
     try:
@@ -166,6 +188,7 @@ def replacing_folder(target: Path, *, known: frozenset[str]) -> Iterator[Path]:
             new.mkdir()
             yield new
             for entry in new.iterdir():
+                entry.chmod(0o666 & ~_umask())
                 _sync(entry)
             if target.exists():
                 # A folder that is not empty cannot be replaced in one step: the old one steps aside and comes back if need be.

@@ -209,31 +209,31 @@ def check_options(options: Mapping[str, Any], *, name: str) -> None:
         levels += [(f"{path}.{key}", value) for key, value in values.items() if f"{path}.{key}" in _KNOWN_OPTIONS]
 
 
-def config_from_options(options: Mapping[str, Any], stored: Mapping[str, Stored], *, name: str) -> BiLMConfig:
-    """The configuration that options and the arrays present describe together.
+def config_from_options(options: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], *, name: str) -> BiLMConfig:
+    """The configuration that options and the shapes of the arrays, by canonical names, describe together.
 
     Whether there are characters, a token projection, an LSTM projection and a second direction is seen from the arrays; the
     size of the word list too. Everything else is the options'.
     """
     check_options(options, name=name)
     try:
-        lstm = _lstm_config(options["lstm"], stored)
+        lstm = _lstm_config(options["lstm"], shapes)
         characters = None if "char_cnn" not in options else _character_config(options["char_cnn"])
         words = None
         if characters is None:
-            if "embedding" not in stored:
+            if "embedding" not in shapes:
                 raise WeightsError(
                     f"{name} has no char_cnn, so tokens are looked up in an embedding, but none is there; "
                     'give it: token_embeddings="token_embeddings.hdf5".'
                 )
-            words = WordConfig(size=stored["embedding"].shape[0], dim=stored["embedding"].shape[-1])
-        softmax = stored.get("softmax/b")
+            words = WordConfig(size=shapes["embedding"][0], dim=shapes["embedding"][-1])
+        softmax = shapes.get("softmax/b")
         return BiLMConfig(
             characters=characters,
             words=words,
-            projection=_token_projection(options, characters, stored),
+            projection=_token_projection(options, characters, shapes),
             lstm=lstm,
-            vocabulary_size=None if softmax is None else softmax.shape[0],
+            vocabulary_size=None if softmax is None else softmax[0],
             tied_softmax=softmax is not None and bool(options.get("share_embedding_softmax")),
         )
     except KeyError as error:
@@ -242,10 +242,10 @@ def config_from_options(options: Mapping[str, Any], stored: Mapping[str, Stored]
         raise WeightsError(f"{name} cannot be used: {error}") from error
 
 
-def _lstm_config(options: Mapping[str, Any], stored: Mapping[str, Stored]) -> LSTMConfig:
+def _lstm_config(options: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> LSTMConfig:
     dim, width = options["dim"], options["projection_dim"]
     # dim equal to projection_dim: bilm-tf builds no projection, AllenNLP does. The file shows which of them made it.
-    projected = "lstm/0/0/projection" in stored or dim != width
+    projected = "lstm/0/0/projection" in shapes or dim != width
     return LSTMConfig(
         dim=dim,
         projection=width if projected else None,
@@ -253,7 +253,7 @@ def _lstm_config(options: Mapping[str, Any], stored: Mapping[str, Stored]) -> LS
         residual=bool(options.get("use_skip_connections")),
         cell_clip=options.get("cell_clip") or None,
         projection_clip=options.get("proj_clip") or None,
-        bidirectional=any(key.startswith("lstm/1/") for key in stored),
+        bidirectional=any(key.startswith("lstm/1/") for key in shapes),
     )
 
 
@@ -267,11 +267,13 @@ def _character_config(options: Mapping[str, Any]) -> CharacterConfig:
     )
 
 
-def _token_projection(options: Mapping[str, Any], characters: CharacterConfig | None, stored: Mapping[str, Stored]) -> int | None:
+def _token_projection(
+    options: Mapping[str, Any], characters: CharacterConfig | None, shapes: Mapping[str, tuple[int, ...]]
+) -> int | None:
     if characters is None:
         return None
     width = options["lstm"]["projection_dim"]
-    return width if "CNN_proj/W_proj" in stored or characters.width != width else None
+    return width if "CNN_proj/W_proj" in shapes or characters.width != width else None
 
 
 def options_from_config(config: BiLMConfig) -> dict[str, Any]:
