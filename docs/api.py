@@ -3,6 +3,9 @@
 import dataclasses
 import inspect
 import re
+import types
+import typing
+from collections.abc import Iterator
 from pathlib import Path
 
 import polyseme
@@ -13,16 +16,35 @@ Everything that `import polyseme` offers. Names not listed here may change at an
 """
 
 
-def signature(name: str, value: object) -> str:
-    """The call as a user writes it, one argument per line where it is long."""
-    text = f"{name}{inspect.signature(value)}".replace("self, ", "").replace("(self)", "()")  # type: ignore[arg-type]
-    text = re.sub(r"\b(?:polyseme|collections|pathlib|numpy|torch|typing)\.(?:[a-z_]+\.)*(?=[A-Za-z])", "", text)
-    if len(text) <= 100:
-        return text
-    opened, _, result = text.rpartition(")")
-    start, _, arguments = opened.partition("(")
-    parts = re.split(r", (?=\*?\w+(?:[:,]|$))(?![^\[]*\])", arguments)
-    return f"{start}(\n" + "".join(f"    {part},\n" for part in parts) + f"){result}"
+def hint(annotation: object) -> str:
+    """An annotation as one writes it."""
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        return " | ".join("None" if part is types.NoneType else hint(part) for part in typing.get_args(annotation))
+    text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+    return re.sub(r"\b(?!torch\.|np\.)[a-z_]+\.(?:[a-z_]+\.)*(?=[A-Za-z])", "", text).replace("torch.Tensor", "Tensor")
+
+
+def parameters(call: inspect.Signature) -> Iterator[str]:
+    """Each parameter as in a definition, with the star before those that are given by name."""
+    starred = False
+    for name, parameter in call.parameters.items():
+        if name == "self":
+            continue
+        if parameter.kind is parameter.KEYWORD_ONLY and not starred:
+            starred = True
+            yield "*"
+        default = "" if parameter.default is parameter.empty else f" = {parameter.default!r}"
+        yield f"{name}: {hint(parameter.annotation)}{default}"
+
+
+def signature(name: str, value: typing.Any) -> str:
+    """The call, on one line or, where it is long, one parameter a line."""
+    call = inspect.signature(value)
+    result = "" if inspect.isclass(value) else f" -> {hint(call.return_annotation)}"
+    line = f"{name}({', '.join(parameters(call))}){result}"
+    if len(line) <= 100:
+        return line
+    return "\n".join([f"{name}(", *(f"    {parameter}," for parameter in parameters(call)), f"){result}"])
 
 
 def prose(value: object) -> str:

@@ -13,8 +13,8 @@ from polyseme.config import LSTMConfig
 class LSTMState:
     """What is carried from one sentence of a row to its next, forward half first."""
 
-    h: Float[Tensor, "layers rows directions*width"]
-    c: Float[Tensor, "layers rows directions*dim"]
+    h: Float[Tensor, "layers rows outputs"]
+    c: Float[Tensor, "layers rows cells"]
 
     @classmethod
     def zeros(cls, config: LSTMConfig, rows: int, *, device: torch.device | str = "cpu") -> "LSTMState":
@@ -105,7 +105,7 @@ class BiLSTM(nn.Module):
 
     def forward(
         self, x: Float[Tensor, "rows time input"], lengths: Int[Tensor, "rows"], state: LSTMState
-    ) -> tuple[list[Float[Tensor, "rows time directions*width"]], LSTMState]:
+    ) -> tuple[list[Float[Tensor, "rows time outputs"]], LSTMState]:
         """The outputs of every layer, residual connections added, and the state after each row's last token."""
         positions = torch.arange(x.shape[1], device=x.device)
         mask = positions < lengths[:, None]
