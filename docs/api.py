@@ -82,8 +82,10 @@ def entry(name: str, value: object) -> list[str]:
     if not (inspect.isclass(value) and issubclass(value, Exception)):
         lines += ["```text", signature(name, value), "```", ""]
     lines += [prose(value), ""]
-    if inspect.isclass(value) and not dataclasses.is_dataclass(value):
+    if inspect.isclass(value):
         for inner, member in members(value):
+            if is_value(value) and not isinstance(member, property):
+                continue
             lines += [f"### {name}.{inner}", ""]
             if isinstance(member, property):
                 lines += [prose(member), ""]
@@ -93,10 +95,43 @@ def entry(name: str, value: object) -> list[str]:
     return lines
 
 
+def is_value(kind: object) -> bool:
+    """Whether it is a dataclass or a named tuple of ours."""
+    return (
+        inspect.isclass(kind)
+        and kind.__module__.startswith("polyseme.")
+        and (dataclasses.is_dataclass(kind) or hasattr(kind, "_fields"))
+    )
+
+
+def named(value: object) -> Iterator[type]:
+    """The dataclasses and named tuples that a public name and its methods take or return."""
+    calls = (
+        [value, *(member for _, member in members(value) if inspect.isfunction(member))] if inspect.isclass(value) else [value]
+    )
+    for call in calls:
+        target = call.__init__ if inspect.isclass(call) else call
+        hints = typing.get_type_hints(target) if hasattr(target, "__annotations__") else {}
+        waiting = list(hints.values())
+        while waiting:
+            annotation = waiting.pop()
+            waiting += typing.get_args(annotation)
+            if is_value(annotation):
+                yield annotation
+
+
 def page() -> str:
     """The whole page."""
-    names = [name for name in polyseme.__all__ if not name.startswith("_")]
-    return "\n".join([HEAD, *(line for name in names for line in entry(name, getattr(polyseme, name)))])
+    public = [getattr(polyseme, name) for name in polyseme.__all__ if not name.startswith("_")]
+    values = {kind.__name__: kind for value in public for kind in named(value) if kind not in public}
+    lines = [HEAD]
+    for value in public:
+        lines += entry(value.__name__, value)
+    lines += ["# Values", "", "What the names above take and return, imported from the modules in brackets.", ""]
+    for name, kind in sorted(values.items()):
+        title, call, *rest = entry(name, kind)
+        lines += [f"{title} ({kind.__module__})", call, *rest]
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":
