@@ -191,6 +191,7 @@ def _write(
     offsets = np.zeros(len(counting.lengths) + 1, dtype=np.int64)
     np.cumsum(np.frombuffer(counting.lengths, dtype=np.uint32), out=offsets[1:])
     np.save(folder / "sentences.npy", offsets)
+    digest.update(offsets.tobytes())
     shards = _write_shards(folder, counting.spool, ranks, offsets, shard_tokens, digest)
     counting.spool.unlink()
     special = {*BILM_MARKERS, *MANY_LANGS_MARKERS}
