@@ -269,6 +269,15 @@ def test_a_public_name_is_there_and_documented(name: str):
         assert by_place == [], "what has a default is given by name: make it keyword-only"
 
 
+def test_public_names_are_typed_where_they_live():
+    """What type checkers read in the table is what users get."""
+    (typed,) = (node for node in MODULES["polyseme"].body if isinstance(node, ast.If))
+    homes = {alias.name: node.module for node in typed.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert {*homes, "__version__"} == set(polyseme.__all__)
+    for name, home in homes.items():
+        assert getattr(importlib.import_module(str(home)), name) is getattr(polyseme, name)
+
+
 def test_an_unknown_public_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="no_such_name"):
         polyseme.no_such_name  # noqa: B018
@@ -277,6 +286,10 @@ def test_an_unknown_public_name_is_an_attribute_error():
 def _fresh(code: str, *arguments: str) -> str:
     """What a new interpreter prints for the code."""
     return subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True).stdout
+
+
+def test_import_alone_brings_nothing_heavy():
+    assert _fresh("import sys, polyseme; print(*{'torch', 'numpy', 'click'} & set(sys.modules))").split() == []
 
 
 def test_import_costs_little_beyond_torch():
