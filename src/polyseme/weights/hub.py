@@ -60,7 +60,11 @@ def _config(shapes: Mapping[str, tuple[int, ...]]) -> BiLMConfig:
     convolutions = [shapes[f"CNN/W_cnn_{i}"] for i in range(count(r"CNN/W_cnn_\d+"))]
     dim, width = shapes["lstm/0/0/projection"]
     return BiLMConfig(
-        characters=CharacterConfig(dim=shapes["char_embed"][1], filters=tuple((width, n) for _, width, _, n in convolutions), highways=count(r"CNN_high_\d+/W_carry")),
+        characters=CharacterConfig(
+            dim=shapes["char_embed"][1],
+            filters=tuple((width, n) for _, width, _, n in convolutions),
+            highways=count(r"CNN_high_\d+/W_carry"),
+        ),
         projection=shapes["CNN_proj/W_proj"][1],
         lstm=LSTMConfig(dim=dim, projection=width, layers=count(r"lstm/0/\d+/kernel")),
         tokenization="whitespace",
