@@ -24,7 +24,7 @@ check-slow: .venv/stamp  ## the heavier checks
 	$(RUN) pytest -m slow
 
 bench: .venv/stamp  ## every published number
-	for script in benchmarks/bench_*.py; do .venv/bin/python $$script || exit 1; done
+	for script in benchmarks/*.py; do .venv/bin/python $$script || exit 1; done
 
 docs: .venv/stamp  ## the documentation, into site/
 	.venv/bin/python docs/api.py && .venv/bin/zensical build --clean --strict

@@ -293,12 +293,12 @@ def test_import_alone_brings_nothing_heavy():
 
 
 def test_import_costs_little_beyond_torch():
-    """Processor time, the best of three: the clock on the wall also counts what other programs do."""
+    """Processor time, in one of three tries: the clock on the wall also counts what other programs do."""
     code = (
         "import time, torch; start = time.process_time(); import polyseme; "
         "[getattr(polyseme, name) for name in polyseme.__all__]; print(time.process_time() - start)"
     )
-    assert min(float(_fresh(code)) for _ in range(3)) < 0.3
+    assert any(float(_fresh(code)) < 0.3 for _ in range(3))
 
 
 HELP = """
@@ -316,9 +316,13 @@ print(time.process_time(), *(name for name in ("torch", "numpy", "h5py", "pyarro
 
 def test_help_comes_at_once():
     """The whole process from its start, in processor time: under half a second, and nothing heavy is imported."""
-    ends = [_fresh(HELP).splitlines()[-1].split() for _ in range(3)]
-    assert all(heavy == [] for _, *heavy in ends), ends
-    assert min(float(seconds) for seconds, *_ in ends) < 0.5
+
+    def seconds() -> float:
+        taken, *heavy = _fresh(HELP).splitlines()[-1].split()
+        assert heavy == []
+        return float(taken)
+
+    assert any(seconds() < 0.5 for _ in range(3))
 
 
 @pytest.mark.parametrize("command", sorted(path.stem for path in (SOURCE / "polyseme/cli").glob("[a-z]*.py")))
