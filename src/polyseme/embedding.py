@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Literal, TypedDict
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from polyseme.characters import Words
@@ -104,19 +104,26 @@ class ElmoEmbedding(nn.Module):
         Args:
             ids: what `elmo.characters(sentences)` gives, on any device.
         """
-        self._own_what_is_trained()
         ids = ids.to(self.start_h.device)
         sentences = len(ids.lengths)
         if sentences == 0:
             empty = self.start_h.new_zeros(0, 0, self.dim)
             return [empty for _ in self.mixes], empty.new_zeros(0, 0, dtype=torch.bool)
         state = LSTMState(h=self.start_h.expand(-1, sentences, -1), c=self.start_c.expand(-1, sentences, -1))
+        layers, _ = self.read(ids, state)
+        return self.mix(layers, ids.lengths)
+
+    def read(self, ids: TokenIds, state: LSTMState) -> tuple[list[Float[Tensor, "sentences tokens width"]], LSTMState]:
+        """The biLM's layers, markers included, and the state after each sentence, from a state of one row a sentence."""
+        self._own_what_is_trained()
         learning = torch.is_grad_enabled() and any(parameter.requires_grad for parameter in self.bilm.parameters())
         with torch.set_grad_enabled(learning):
-            layers, _ = self.bilm(Words(characters=ids.characters, ids=ids.words), ids.index, ids.lengths, state)
-        return self._mixed(layers, ids.lengths)
+            return self.bilm(Words(characters=ids.characters, ids=ids.words), ids.index, ids.lengths, state)
 
-    def _mixed(self, layers: list[Tensor], lengths: Tensor) -> tuple[list[Tensor], Tensor]:
+    def mix(
+        self, layers: list[Float[Tensor, "sentences tokens width"]], lengths: Int[Tensor, "sentences"]
+    ) -> tuple[list[Float[Tensor, "sentences kept width"]], Bool[Tensor, "sentences kept"]]:
+        """The mixed vectors of every output from the biLM's layers and lengths, both with markers; and the mask."""
         if self.token_projection is not None:
             layers = [self.token_projection(layers[0]), *layers[1:]]
         elif self.token_layer == "drop":
@@ -167,7 +174,7 @@ class ElmoEmbedding(nn.Module):
         for name, parameter in model.named_parameters():
             if name in self._own:
                 parameter.data = trained[name].detach().to(parameter, copy=True)
-        mixes = [Mix(weights=tuple(mix.weights.tolist()), gamma=float(mix.gamma)) for mix in self._scalar_mixes()]
+        mixes = [Mix(weights=tuple(mix.weights.detach().tolist()), gamma=mix.gamma.detach().item()) for mix in self._scalar_mixes()]
         return Elmo(
             model,
             self.elmo.reader,

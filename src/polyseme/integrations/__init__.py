@@ -1,0 +1,1 @@
+"""polyseme behind the interfaces of other programs, one module each."""
