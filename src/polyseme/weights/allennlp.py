@@ -4,6 +4,7 @@ import contextlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -175,9 +176,12 @@ def write_hdf5(checkpoint: Checkpoint, path: Path) -> Path:
         options_beside_it.write_text(json.dumps(options, indent=1) + "\n", encoding="utf-8")
         if checkpoint.lexicon is not None:
             checkpoint.lexicon.write(stack.enter_context(replacing_file(path.with_name(f"{stem}vocab.txt"))))
-        with h5py.File(beside, "w") as file:
+        # Made in memory: where the disk is full, the HDF5 library ends the whole process instead of raising an error.
+        content = BytesIO()
+        with h5py.File(content, "w") as file:
             for name, array in from_native(config, checkpoint.tensors):
                 file.create_dataset(_hdf5_name(name), data=array)
+        beside.write_bytes(content.getbuffer())
     return options_path
 
 

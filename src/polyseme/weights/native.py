@@ -12,7 +12,7 @@ from torch import Tensor
 
 from polyseme.config import BiLMConfig
 from polyseme.errors import InputError, WeightsError
-from polyseme.vocabulary import BILM_MARKERS, Vocabulary
+from polyseme.vocabulary import BILM_MARKERS, MANY_LANGS_MARKERS, Vocabulary
 from polyseme.weights.checkpoint import Checkpoint, Mix, compare_keys, expected_shapes, is_finite, reader, verify
 from polyseme.weights.files import read_json, replacing_folder
 
@@ -69,7 +69,7 @@ def read_native(folder: Path) -> Checkpoint:
         tensors={key: tensors[key] for key in wanted},
         vocabulary=_read_words(folder / "vocab.txt", markers),
         lexicon=_read_words(folder / "lexicon.txt", BILM_MARKERS if config.words is None else config.words.markers),
-        characters=_read_words(folder / "characters.txt", markers),
+        characters=_read_words(folder / "characters.txt", MANY_LANGS_MARKERS),
         mixes=mixes,
         layout="native",
         metadata=metadata,
