@@ -13,6 +13,8 @@ from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
 FLAGS = ["-O3", "-g0", "-fopenmp-simd", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-fvisibility=hidden"]
+# Threaded jumps make branches of the limits inside the exponentials: a tenth slower.
+FLAGS += ["-fno-thread-jumps"]
 
 
 class build_library(build_ext):

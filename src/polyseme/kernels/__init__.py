@@ -31,7 +31,7 @@ class _Forward(ctypes.Structure):
         + [(name, ctypes.c_void_p) for name in ("gates", "added", "bias", "c_prev", "c", "m", "activated")]
         + [(name, ctypes.c_int64) for name in ("gates_stride", "added_stride", "c_prev_stride", "c_stride", "m_stride")]
         + [("activated_stride", ctypes.c_int64)]
-        + [(name, ctypes.c_int32) for name in ("gates_bf16", "added_bf16", "m_bf16", "activated_bf16", "has_clip")]
+        + [(name, ctypes.c_int32) for name in ("gates_bf16", "added_bf16", "m_bf16", "activated_bf16")]
         + [("clip", ctypes.c_float), ("forget_bias", ctypes.c_float)]
     )
 
@@ -124,7 +124,7 @@ def cell_forward(
     arguments = _Forward(
         rows, dim, gates_at, added_at, None if bias is None else bias.data_ptr(), c_prev_at, c_at, m_at, activated_at,
         gates_stride, added_stride, c_prev_stride, c_stride, m_stride, activated_stride,
-        gates_bf16, added_bf16, m_bf16, activated_bf16, cell_clip is not None,
+        gates_bf16, added_bf16, m_bf16, activated_bf16,
         float("inf") if cell_clip is None else cell_clip, forget_bias,
     )  # fmt: skip
     _loaded().polyseme_cell_forward(_INSTRUCTIONS[chosen], ctypes.addressof(arguments))
@@ -223,4 +223,4 @@ def _seen(x: Tensor) -> str:
 @functools.cache
 def _compiled(function: Callable[..., None]) -> Callable[..., None]:
     """A function of the twin through torch.compile, for devices where the C file does not run."""
-    return torch.compile(function, dynamic=False)
+    return torch.compile(function)

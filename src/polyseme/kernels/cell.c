@@ -27,8 +27,8 @@ typedef struct {
     void *m;                /* sigmoid(o) * tanh(c) */
     void *activated;        /* gates after their non-linearities, for the backward pass, or NULL; may be `gates` */
     int64_t gates_stride, added_stride, c_prev_stride, c_stride, m_stride, activated_stride;
-    int32_t gates_bf16, added_bf16, m_bf16, activated_bf16, has_clip;
-    float clip, forget_bias;
+    int32_t gates_bf16, added_bf16, m_bf16, activated_bf16;
+    float clip, forget_bias; /* clip is infinite where nothing is clipped */
 } Forward;
 
 typedef struct {
@@ -52,30 +52,38 @@ INLINE uint16_t to_bf16(float x) { /* nearest, ties to even; NaN stays NaN */
     return (uint16_t)(x != x ? 0x7FC0u | ((b >> 16) & 0x8000u) : rounded);
 }
 
-/* exp(t) = *scale * (1 + result) for -104 <= t <= 0, scale = 2^(n + shift), |result| < 0.42. NaN gives a NaN result. */
-INLINE float exp_parts(float t, int shift, float *scale) {
-    float magic = t * 1.44269504f + 12582912.0f; /* 1.5 * 2^23: the low bits of the sum are t / ln 2, rounded */
-    float n = magic - 12582912.0f;
-    float r = (t - n * 0.693359375f) + n * 2.12194440e-4f; /* ln 2 in two parts; the first product is exact */
-    float q = 0.5f + r * (0.1666657f + r * (0.04166655f + r * (0.00836438f + r * 0.00139277f)));
-    *scale = from_bits((bits_of(magic) + (uint32_t)(127 + shift)) << 23);
-    return r + (r * r) * q;
+/* 2^n and the rest of t / unit, for n = round(t / unit). Adding 1.5 * 2^23 + 127 leaves n + 127 in the low bits of the sum. */
+INLINE float power(float t, float per_unit, float *n) {
+    float sum = t * per_unit + 12583039.0f;
+    *n = sum - 12583039.0f;
+    return from_bits(bits_of(sum) << 23);
 }
 
+INLINE float within(float x, float low, float high) { /* NaN stays NaN */
+    x = x < low ? low : x;
+    return x > high ? high : x;
+}
+
+/* 1 / (1 + exp(-x)). Results below 2^-126 become zero: 2^n is infinite then. */
 INLINE float sigmoid(float x) {
-    float scale, t = -fabsf(x);
-    t = t < -104.0f ? -104.0f : t;
-    float p = exp_parts(t, 30, &scale);
-    float e = (scale * p + scale) * 0x1p-30f; /* the detour over 2^30 lets results be subnormal */
-    return (x < 0.0f ? e : 1.0f) / (1.0f + e);
+    float n, t = within(x, -88.9f, 87.0f);
+    float scale = power(t, -1.44269504f, &n);
+    float r = (t + n * 0.693359375f) - n * 2.12194440e-4f; /* ln 2 in two parts; the first product is exact */
+    float e = -0.00836925022f + r * 0.00138204684f; /* exp(-r), minimax */
+    e = 0.49999994f + r * (-0.166665167f + r * (0.0416682847f + r * e));
+    e = 1.0f + r * (-1.0f + r * e);
+    return 1.0f / (1.0f + scale * e);
 }
 
-INLINE float tangent(float x) { /* tanh */
-    float scale, t = -2.0f * fabsf(x);
-    t = t < -40.0f ? -40.0f : t;
-    float p = exp_parts(t, 0, &scale);
-    float u = (1.0f - scale) - scale * p; /* 1 - exp(t), without cancellation near 0 */
-    return copysignf(u / (2.0f - u), x);
+/* tanh(x) = E / (E + 2), E = exp(2 x) - 1, computed without cancellation near 0. */
+INLINE float tangent(float x) {
+    float n, t = within(x, -20.0f, 20.0f);
+    float scale = power(t, 2.88539008f, &n);
+    float r = t - n * 0.34657359f;
+    float e = 0.66667891f + r * (0.267740041f + r * 0.0887799859f); /* (exp(2 r) - 1) / r, minimax */
+    e = 2.0f + r * (1.99999988f + r * (1.33332336f + r * e));
+    e = scale * (r * e) + (scale - 1.0f);
+    return e / (e + 2.0f);
 }
 
 /* n numbers from column `at` on: in place where they are float32, else widened into `room`. */
@@ -104,21 +112,22 @@ INLINE const void *row_of(const void *base, int64_t row, int64_t stride, int bf1
 }
 
 INLINE void forward_chunk(const float *const gate[4], const float *c_prev, float *c, float *m, float *const out[4],
-                          float forget_bias, float clip, int has_clip, int64_t n) {
+                          float forget_bias, float clip, int keep, int64_t n) {
     const float *gi = gate[0], *gf = gate[1], *gg = gate[2], *go = gate[3];
     float *oi = out[0], *of = out[1], *og = out[2], *oo = out[3];
 #pragma omp simd
     for (int64_t k = 0; k < n; k++) {
         float i = sigmoid(gi[k]), f = sigmoid(gf[k] + forget_bias), g = tangent(gg[k]), o = sigmoid(go[k]);
         float cell = f * c_prev[k] + i * g;
-        uint32_t clipped = has_clip & !(fabsf(cell) <= clip);
-        cell = cell > clip ? clip : cell;
-        cell = cell < -clip ? -clip : cell;
-        /* A sigmoid is never negative, so its sign is free to say that the clipped cell passes no gradient. */
-        oi[k] = from_bits(bits_of(i) | clipped << 31);
-        of[k] = f;
-        og[k] = g;
-        oo[k] = o;
+        int outside = fabsf(cell) > clip;
+        cell = within(cell, -clip, clip);
+        if (keep) {
+            /* A sigmoid is never negative, so its sign is free to say that the clipped cell passes no gradient. */
+            oi[k] = outside ? -i : i;
+            of[k] = f;
+            og[k] = g;
+            oo[k] = o;
+        }
         c[k] = cell;
         m[k] = o * tangent(cell);
     }
@@ -154,8 +163,10 @@ INLINE void forward(const Forward *a) {
                 gate[b] = x;
                 out[b] = place(activated, column, a->activated_bf16, kept[b]);
             }
-            forward_chunk(gate, a->c_prev + row * a->c_prev_stride + at, a->c + row * a->c_stride + at, m_out, out,
-                          a->forget_bias, a->clip, a->has_clip, n);
+            const float *c_prev = a->c_prev + row * a->c_prev_stride + at;
+            float *c = a->c + row * a->c_stride + at;
+            if (activated != NULL) forward_chunk(gate, c_prev, c, m_out, out, a->forget_bias, a->clip, 1, n);
+            else forward_chunk(gate, c_prev, c, m_out, out, a->forget_bias, a->clip, 0, n);
             for (int b = 0; b < 4; b++) give(activated, b * a->dim + at, a->activated_bf16, kept[b], n);
             give(m, at, a->m_bf16, hidden, n);
         }

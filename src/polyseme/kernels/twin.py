@@ -27,7 +27,7 @@ def cell_forward(
     i, f, g, o = torch.sigmoid(i), torch.sigmoid(f + forget_bias), torch.tanh(g), torch.sigmoid(o)
     c = f * c_prev + i * g
     if cell_clip is not None:
-        i = torch.where(c.abs() <= cell_clip, i, -i)
+        i = torch.where(c.abs() > cell_clip, -i, i)
         c = c.clamp(-cell_clip, cell_clip)
     return c, o * torch.tanh(c), torch.cat([i, f, g, o], dim=-1)
 
