@@ -18,7 +18,6 @@ from polyseme.weights.files import check_ratio, read_json, read_vocabulary, repl
 from polyseme.weights.tensorflow import canonical_name, config_from_options, from_native, options_from_config, to_native
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
-_HDF5_PARTS = {"kernel": "W_0", "bias": "B", "projection": "W_P_0"}
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ def is_model(path: Path) -> bool:
     """Whether an HDF5 file holds LSTM weights, rather than embeddings or token vectors."""
     try:
         with _datasets(path, str(path)) as datasets:
-            return any((canonical_name(key) or "").startswith("lstm/") for key in datasets)
+            return any((canonical_name(key) or "").startswith("RNN_") for key in datasets)
     except WeightsError:
         return False
 
@@ -100,7 +99,7 @@ def read_hdf5(
                 held = ", ".join(cached) or "nothing"
                 raise WeightsError(f"{token_embeddings} holds {held}; wanted one matrix named embedding.")
             # Token mode was asked for: the character part is known and left out.
-            stored = {key: array for key, array in stored.items() if key.startswith("lstm/")} | cached
+            stored = {key: array for key, array in stored.items() if key.startswith("RNN_")} | cached
             options = {key: value for key, value in options.items() if key != "char_cnn"}
         config = config_from_options(options, {key: array.shape for key, array in stored.items()}, name=options_name)
         tensors = to_native(config, stored, name=name)
@@ -115,10 +114,19 @@ def read_hdf5(
     )
 
 
+def _partners(path: Path, kind: str) -> list[str]:
+    """The names a file that belongs to a weights file may have, the likeliest first.
+
+    X_weights goes with X_options, X_weights_Y with X_options_Y or X_options, any other X with X_options; "options" with all.
+    """
+    head, found, tail = path.stem.rpartition("weights")
+    names = (f"{head}{kind}{tail}", f"{head}{kind}", kind) if found else (f"{path.stem}_{kind}", kind)
+    return list(dict.fromkeys(names))
+
+
 def options_beside(path: Path) -> Path:
     """The options file paired with a weights file by its stem, or by being the only one in the folder."""
-    stem = path.stem.removesuffix("weights")
-    candidates = [path.with_name(f"{name}options.json") for name in dict.fromkeys((stem, f"{path.stem}_", ""))]
+    candidates = [path.with_name(f"{name}.json") for name in _partners(path, "options")]
     for candidate in candidates:
         if candidate.is_file():
             return candidate
@@ -131,10 +139,10 @@ def options_beside(path: Path) -> Path:
 
 def vocabulary_beside(path: Path) -> Path | None:
     """The vocabulary paired with a weights file by its stem, or by being the only one in the folder; None where there is none."""
-    stem = path.stem.removesuffix("weights")
-    for name in dict.fromkeys((f"{stem}vocab.txt", f"{path.stem}_vocab.txt", "vocab.txt", "vocab.txt.gz")):
-        if path.with_name(name).is_file():
-            return path.with_name(name)
+    candidates = [path.with_name(f"{name}{suffix}") for name in _partners(path, "vocab") for suffix in (".txt", ".txt.gz")]
+    for candidate in candidates:
+        if candidate.is_file():
+            return candidate
     others = [*path.parent.glob("*vocab*.txt"), *path.parent.glob("*vocab*.txt.gz")]
     return others[0] if len(others) == 1 else None
 
@@ -175,18 +183,21 @@ def write_hdf5(checkpoint: Checkpoint, path: Path) -> Path:
         options_beside_it = stack.enter_context(replacing_file(options_path))
         options_beside_it.write_text(json.dumps(options, indent=1) + "\n", encoding="utf-8")
         if checkpoint.lexicon is not None:
-            checkpoint.lexicon.write(stack.enter_context(replacing_file(path.with_name(f"{stem}vocab.txt"))))
+            _write_lexicon(checkpoint.lexicon, stack.enter_context(replacing_file(path.with_name(f"{stem}vocab.txt"))))
         # Made in memory: where the disk is full, the HDF5 library ends the whole process instead of raising an error.
         content = BytesIO()
         with h5py.File(content, "w") as file:
             for name, array in from_native(config, checkpoint.tensors):
-                file.create_dataset(_hdf5_name(name), data=array)
+                file.create_dataset(name, data=array)
         beside.write_bytes(content.getbuffer())
     return options_path
 
 
-def _hdf5_name(canonical: str) -> str:
-    if not canonical.startswith("lstm/"):
-        return canonical
-    _, direction, layer, part = canonical.split("/")
-    return f"RNN_{direction}/RNN/MultiRNNCell/Cell{layer}/LSTMCell/{_HDF5_PARTS[part]}"
+def _write_lexicon(lexicon: Vocabulary, path: Path) -> None:
+    """One word per line, as bilm-tf reads it: stripped, so that not every word can be held."""
+    lines = "".join(word + "\n" for word in lexicon.words).encode("utf-8", errors="replace")
+    if Vocabulary.parse(lines, name=str(path)).words != lexicon.words:
+        raise WeightsError(
+            "the model's words hold white space or invalid Unicode, which a bilm-tf vocabulary cannot; write a folder instead."
+        )
+    path.write_bytes(lines)

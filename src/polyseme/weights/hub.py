@@ -15,7 +15,7 @@ from polyseme.config import BiLMConfig, CharacterConfig, LSTMConfig
 from polyseme.errors import WeightsError
 from polyseme.weights.bundle import BundleArray, read_bundle
 from polyseme.weights.checkpoint import Checkpoint, Mix
-from polyseme.weights.tensorflow import canonical_name, to_native
+from polyseme.weights.tensorflow import canonical_name, lstm_name, to_native
 
 _PREFIX = re.compile(r"(?:module/)?bilm/")
 _AGGREGATION = re.compile(r"(?:module/)?aggregation/(weights|scaling)")
@@ -58,7 +58,7 @@ def _config(shapes: Mapping[str, tuple[int, ...]]) -> BiLMConfig:
         return sum(re.fullmatch(pattern, key) is not None for key in shapes)
 
     convolutions = [shapes[f"CNN/W_cnn_{i}"] for i in range(count(r"CNN/W_cnn_\d+"))]
-    dim, width = shapes["lstm/0/0/projection"]
+    dim, width = shapes[lstm_name(0, 0, "W_P_0")]
     return BiLMConfig(
         characters=CharacterConfig(
             dim=shapes["char_embed"][1],
@@ -66,6 +66,6 @@ def _config(shapes: Mapping[str, tuple[int, ...]]) -> BiLMConfig:
             highways=count(r"CNN_high_\d+/W_carry"),
         ),
         projection=shapes["CNN_proj/W_proj"][1],
-        lstm=LSTMConfig(dim=dim, projection=width, layers=count(r"lstm/0/\d+/kernel")),
+        lstm=LSTMConfig(dim=dim, projection=width, layers=count(lstm_name(0, r"\d+", "W_0"))),
         tokenization="whitespace",
     )

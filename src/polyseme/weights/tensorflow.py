@@ -29,7 +29,7 @@ _LSTM = re.compile(
 _OTHER = re.compile(
     r"char_embed|embedding|CNN/[Wb]_cnn_\d+|CNN_high_\d+/[Wb]_(?:carry|transform)|CNN_proj/[Wb]_proj|softmax/[Wb]"
 )
-_PARTS = {"W_0": "kernel", "B": "bias", "W_P_0": "projection", "projection/kernel": "projection"}
+_PARTS = {"kernel": "W_0", "bias": "B", "projection/kernel": "W_P_0"}
 
 _TRAINING_OPTIONS = (
     "bidirectional", "dropout", "all_clip_norm_val", "n_epochs", "n_train_tokens", "batch_size", "n_tokens_vocab", "unroll_steps",
@@ -59,10 +59,9 @@ class Stored(Protocol):
 
 
 def canonical_name(name: str) -> str | None:
-    """The one name we use for a TensorFlow biLM variable, whichever of its spellings is met; None for anything else.
+    """The name in a usual HDF5 dump of a biLM variable, whichever of its spellings is met; None for anything else.
 
-    LSTM variables become lstm/DIRECTION/LAYER/{kernel,bias,projection}; one-layer dumps name no layer and unidirectional
-    ones no direction.
+    One-layer dumps name no layer and unidirectional ones no direction.
     """
     if _OTHER.fullmatch(name):
         return name
@@ -70,7 +69,12 @@ def canonical_name(name: str) -> str | None:
     if match is None:
         return None
     part = match["part"]
-    return f"lstm/{match['direction'] or 0}/{match['layer'] or 0}/{_PARTS.get(part, part)}"
+    return lstm_name(match["direction"] or 0, match["layer"] or 0, _PARTS.get(part, part))
+
+
+def lstm_name(direction: int | str, layer: int | str, part: str) -> str:
+    """The canonical name of an LSTM variable: W_0 is the kernel, B the bias, W_P_0 the projection."""
+    return f"RNN_{direction}/RNN/MultiRNNCell/Cell{layer}/LSTMCell/{part}"
 
 
 @dataclass(frozen=True)
@@ -98,12 +102,14 @@ def _rules(config: BiLMConfig) -> Iterator[_Rule]:
     for number, direction in enumerate(lstm.directions):
         for layer in range(lstm.layers):
             inner = config.token_width if layer == 0 else lstm.width
-            source, target = f"lstm/{number}/{layer}", f"lstm.{direction}_layers.{layer}"
+            target = f"lstm.{direction}_layers.{layer}"
             weights = (f"{target}.input_weight", f"{target}.recurrent_weight")
-            yield _Rule(f"{source}/kernel", (inner + lstm.width, 4 * lstm.dim), weights, "kernel", inner)
-            yield _Rule(f"{source}/bias", (4 * lstm.dim,), (f"{target}.bias",), "bias")
+            yield _Rule(lstm_name(number, layer, "W_0"), (inner + lstm.width, 4 * lstm.dim), weights, "kernel", inner)
+            yield _Rule(lstm_name(number, layer, "B"), (4 * lstm.dim,), (f"{target}.bias",), "bias")
             if lstm.projection is not None:
-                yield _Rule(f"{source}/projection", (lstm.dim, lstm.projection), (f"{target}.projection_weight",), "linear")
+                yield _Rule(
+                    lstm_name(number, layer, "W_P_0"), (lstm.dim, lstm.projection), (f"{target}.projection_weight",), "linear"
+                )
     if config.vocabulary_size is not None:
         if not config.tied_softmax:
             yield _Rule("softmax/W", (config.vocabulary_size, lstm.width), ("softmax.weight",))
@@ -245,7 +251,7 @@ def config_from_options(options: Mapping[str, Any], shapes: Mapping[str, tuple[i
 def _lstm_config(options: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> LSTMConfig:
     dim, width = options["dim"], options["projection_dim"]
     # dim equal to projection_dim: bilm-tf builds no projection, AllenNLP does. The file shows which of them made it.
-    projected = "lstm/0/0/projection" in shapes or dim != width
+    projected = lstm_name(0, 0, "W_P_0") in shapes or dim != width
     return LSTMConfig(
         dim=dim,
         projection=width if projected else None,
@@ -253,7 +259,7 @@ def _lstm_config(options: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...
         residual=bool(options.get("use_skip_connections")),
         cell_clip=options.get("cell_clip") or None,
         projection_clip=options.get("proj_clip") or None,
-        bidirectional=any(key.startswith("lstm/1/") for key in shapes),
+        bidirectional=any(key.startswith("RNN_1/") for key in shapes),
     )
 
 

@@ -20,7 +20,7 @@ from polyseme.errors import WeightsError
 from polyseme.weights.allennlp import options_beside
 from polyseme.weights.checkpoint import Checkpoint, Mix, compare_keys
 from polyseme.weights.files import check_ratio, read_json
-from polyseme.weights.tensorflow import config_from_options
+from polyseme.weights.tensorflow import config_from_options, lstm_name
 
 _EMBEDDING = "_elmo_lstm._token_embedder._char_embedding_weights"
 _MIX = re.compile(r"scalar_mix_(\d+)\.(?:(gamma)|scalar_parameters\.(\d+))")
@@ -171,8 +171,8 @@ def _mix(parts: dict[str | int, float], path: Path, number: int) -> Mix:
 def _config(options: Path, stored: Mapping[str, Tensor]) -> BiLMConfig:
     """What the options say, with the parts that are seen from the tensors; the stored bias holds the forget gate's 1."""
     seen = {
-        "lstm/0/0/projection": "forward_layer_0.state_projection.weight",
-        "lstm/1/0/kernel": "backward_layer_0.input_linearity.weight",
+        lstm_name(0, 0, "W_P_0"): "forward_layer_0.state_projection.weight",
+        lstm_name(1, 0, "W_0"): "backward_layer_0.input_linearity.weight",
         "CNN_proj/W_proj": "projection.weight",
     }
     shapes = {name: tuple(stored[key].shape) for name, key in seen.items() if key in stored}
