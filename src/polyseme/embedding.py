@@ -113,7 +113,7 @@ class ElmoEmbedding(nn.Module):
         layers, _ = self.read(ids, state)
         return self.mix(layers, ids.lengths)
 
-    def read(self, ids: TokenIds, state: LSTMState) -> tuple[list[Float[Tensor, "sentences tokens width"]], LSTMState]:
+    def read(self, ids: TokenIds, state: LSTMState) -> tuple[list[Float[Tensor, "sentences tokens _"]], LSTMState]:
         """The biLM's layers, markers included, and the state after each sentence, from a state of one row a sentence."""
         self._own_what_is_trained()
         learning = torch.is_grad_enabled() and any(parameter.requires_grad for parameter in self.bilm.parameters())
@@ -121,7 +121,7 @@ class ElmoEmbedding(nn.Module):
             return self.bilm(Words(characters=ids.characters, ids=ids.words), ids.index, ids.lengths, state)
 
     def mix(
-        self, layers: list[Float[Tensor, "sentences tokens width"]], lengths: Int[Tensor, "sentences"]
+        self, layers: list[Float[Tensor, "sentences tokens _"]], lengths: Int[Tensor, "sentences"]
     ) -> tuple[list[Float[Tensor, "sentences kept width"]], Bool[Tensor, "sentences kept"]]:
         """The mixed vectors of every output from the biLM's layers and lengths, both with markers; and the mask."""
         if self.token_projection is not None:
@@ -174,7 +174,7 @@ class ElmoEmbedding(nn.Module):
         for name, parameter in model.named_parameters():
             if name in self._own:
                 parameter.data = trained[name].detach().to(parameter, copy=True)
-        mixes = [Mix(weights=tuple(mix.weights.detach().tolist()), gamma=mix.gamma.detach().item()) for mix in self._scalar_mixes()]
+        mixes = [Mix(weights=tuple(mix.weights.tolist()), gamma=mix.gamma.item()) for mix in self._scalar_mixes()]
         return Elmo(
             model,
             self.elmo.reader,

@@ -33,7 +33,7 @@ class BiLM(nn.Module):
 
     def forward(
         self, words: Words, index: Int[Tensor, "sentences tokens"], lengths: Int[Tensor, "sentences"], state: LSTMState
-    ) -> tuple[list[Float[Tensor, "sentences tokens width"]], LSTMState]:
+    ) -> tuple[list[Float[Tensor, "sentences tokens _"]], LSTMState]:
         """Every layer (the token vector once per direction first), and the state after each sentence.
 
         `index` holds positions in `words`, markers included; what stands past a sentence's length is not read, and
