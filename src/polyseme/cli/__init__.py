@@ -11,7 +11,14 @@ import click
 from polyseme.errors import PolysemeError
 
 #: Every command in the order in which `polyseme --help` lists them; each is `command` in the file of that name.
-COMMANDS: tuple[str, ...] = ()
+COMMANDS = (
+    "info",
+    "convert",
+    "embed",
+    "perplexity",
+    "score",
+    "ngram",
+)
 
 
 class Commands(click.Group):
@@ -38,6 +45,10 @@ class Commands(click.Group):
                 raise
             where = "" if error.filename is None else f"{error.filename}: "
             raise click.ClickException(f"{where}{error.strerror or error}.") from error
+        except UnicodeEncodeError as error:
+            raise click.ClickException(
+                f"the terminal's encoding, {error.encoding}, lacks a character; set PYTHONUTF8=1."
+            ) from error
         except MemoryError as error:
             raise click.ClickException("not enough memory; give smaller batches or shorter texts.") from error
 
