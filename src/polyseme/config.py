@@ -14,7 +14,7 @@ _T = TypeVar("_T")
 
 def _check_type(owner: str, name: str, value: object, hint: object) -> object:
     """The value as the annotation wants it (lists become tuples, dicts dataclasses), or an InputError."""
-    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    options = typing.get_args(hint) if typing.get_origin(hint) in (types.UnionType, typing.Union) else (hint,)
     for option in options:
         if option is type(None):
             if value is None:

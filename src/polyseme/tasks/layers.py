@@ -1,0 +1,152 @@
+"""The biLM's layers for a whole data set, computed once: in memory, or on disk, memory-mapped and keyed by model and text."""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from polyseme.errors import FormatError
+from polyseme.progress import Report
+from polyseme.tasks.readers import bilm_form
+
+if TYPE_CHECKING:
+    from polyseme.elmo import Elmo
+
+Context = Literal["sentence", "document"]
+_BLOCK = 256  # texts embedded in one call
+
+
+class Layers:
+    """All layers of every token of numbered texts."""
+
+    def __init__(self, vectors: Float[np.ndarray, "tokens layers width"], starts: Int[np.ndarray, "texts"]) -> None:
+        self.vectors = vectors
+        self.starts = starts
+
+    def gather(
+        self, texts: Int[np.ndarray, "rows"], lengths: Int[np.ndarray, "rows"], longest: int
+    ) -> Float[Tensor, "layers rows tokens width"]:
+        """The layers of some texts side by side, `longest` tokens each, zero past each one's end."""
+        positions = np.arange(longest)
+        mask = positions < lengths[:, None]
+        if not mask.any():
+            return torch.zeros(self.vectors.shape[1], *mask.shape, self.vectors.shape[2])
+        rows = np.where(mask, self.starts[texts][:, None] + positions, 0)
+        found = torch.from_numpy(self.vectors[rows]).float()
+        found[torch.from_numpy(~mask)] = 0
+        return found.permute(2, 0, 1, 3)
+
+
+def embed_texts(
+    elmo: "Elmo",
+    texts: Sequence[tuple[str, ...]],
+    *,
+    context: Context = "sentence",
+    documents: Sequence[int] | None = None,
+    report: Report | None = None,
+) -> Layers:
+    """The layers of the texts, in memory, float16."""
+    width, layers = elmo.dim, len(elmo.layers)
+    distinct, starts = _distinct(texts, context)
+    tokens = sum(map(len, distinct))
+    vectors = np.zeros((tokens, layers, width), dtype=np.float16)
+    _fill(vectors, elmo, distinct, context, documents, report)
+    return Layers(vectors, starts)
+
+
+def cached_layers(
+    folder: str | Path,
+    elmo: "Elmo",
+    texts: Sequence[tuple[str, ...]],
+    *,
+    context: Context = "sentence",
+    documents: Sequence[int] | None = None,
+    report: Report | None = None,
+) -> Layers:
+    """The layers of the texts from a cache folder, computed and stored there first where they are not yet.
+
+    Stored as float16. The name of an entry is a hash of the model, the texts and the context, so a changed model or a changed
+    text never meets old vectors. An entry is written beside its place and renamed when it is whole.
+    """
+    distinct, starts = _distinct(texts, context)
+    key = hashlib.sha256(f"{elmo.hash} {context} ".encode())
+    key.update(json.dumps(distinct).encode())
+    if context != "sentence":
+        key.update(json.dumps(list(documents or [])).encode())
+    place = Path(folder) / key.hexdigest()[:24]
+    if not (place / "vectors.npy").exists():
+        beside = place.with_name(f"{place.name}.{os.getpid()}")
+        beside.mkdir(parents=True, exist_ok=True)
+        try:
+            shape = (sum(map(len, distinct)), len(elmo.layers), elmo.dim)
+            vectors = np.lib.format.open_memmap(beside / "vectors.npy", mode="w+", dtype=np.float16, shape=shape)
+            _fill(vectors, elmo, distinct, context, documents, report)
+            vectors.flush()
+            del vectors
+            if not place.exists():
+                beside.rename(place)
+        finally:
+            shutil.rmtree(beside, ignore_errors=True)
+    try:
+        return Layers(np.load(place / "vectors.npy", mmap_mode="r"), starts)
+    except ValueError as error:
+        raise FormatError(
+            f"{place}: the cached vectors are damaged ({error}); delete the folder, they are computed anew."
+        ) from error
+
+
+def _distinct(texts: Sequence[tuple[str, ...]], context: Context) -> tuple[list[tuple[str, ...]], Int[np.ndarray, "texts"]]:
+    """The texts to embed, and where each text's vectors start. Without context equal texts have equal vectors."""
+    if context != "sentence":
+        ends = np.cumsum([len(text) for text in texts], dtype=np.int64)
+        return list(texts), np.concatenate([[0], ends[:-1]]).astype(np.int64)
+    seen: dict[tuple[str, ...], int] = {}
+    distinct: list[tuple[str, ...]] = []
+    starts = np.zeros(len(texts), dtype=np.int64)
+    total = 0
+    for number, text in enumerate(texts):
+        if text not in seen:
+            seen[text] = total
+            total += len(text)
+            distinct.append(text)
+        starts[number] = seen[text]
+    return distinct, starts
+
+
+def _fill(
+    vectors: Float[np.ndarray, "tokens layers width"],
+    elmo: "Elmo",
+    texts: Sequence[tuple[str, ...]],
+    context: Context,
+    documents: Sequence[int] | None,
+    report: Report | None,
+) -> None:
+    """Embeds the texts block by block; with document context a block is a whole document."""
+    start = done = 0
+    for block in _blocks(texts, context, documents):
+        sentences = [[bilm_form(token) for token in text] for text in block]
+        for array in elmo.embed(sentences, layers="all", context=context):
+            vectors[start : start + array.shape[1]] = np.asarray(array).transpose(1, 0, 2)
+            start += array.shape[1]
+        done += len(block)
+        if report is not None:
+            report(done, len(texts), note="embedding")
+
+
+def _blocks(
+    texts: Sequence[tuple[str, ...]], context: Context, documents: Sequence[int] | None
+) -> list[Sequence[tuple[str, ...]]]:
+    if context == "sentence" or documents is None:
+        size = _BLOCK if context == "sentence" else max(1, len(texts))
+        return [texts[first : first + size] for first in range(0, len(texts), size)]
+    borders = [0, *(n for n in range(1, len(texts)) if documents[n] != documents[n - 1]), len(texts)]
+    return [texts[first:last] for first, last in pairwise(borders) if first < last]

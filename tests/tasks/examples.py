@@ -1,0 +1,64 @@
+"""Small task data and configurations for tests."""
+
+import random
+from dataclasses import replace
+
+from polyseme.tasks.classifier import ClassifierConfig
+from polyseme.tasks.config import FitConfig, TaskConfig
+from polyseme.tasks.inputs import InputsConfig, SpellingConfig, WordConfig
+from polyseme.tasks.tagger import TaggerConfig
+
+NAMES = {"person": ["Ann", "Bob Miller", "Eve"], "place": ["Rome", "New York", "Bern"]}
+SMALL = InputsConfig(words=WordConfig(dim=16), spelling=SpellingConfig(dim=8, filters=((3, 16),)))
+
+
+def write_entities(path, *, seed=0, count=48):
+    """BIO columns of made-up sentences in which names are told by their spelling."""
+    rng = random.Random(seed)
+    with open(path, "w", encoding="utf-8") as stream:
+        for _ in range(count):
+            for _ in range(rng.randint(1, 3)):
+                for word in rng.choice(["she met", "he saw", "then , in", "from"]).split():
+                    stream.write(f"{word}\tO\n")
+                label = rng.choice(sorted(NAMES))
+                for number, word in enumerate(rng.choice(NAMES[label]).split()):
+                    stream.write(f"{word}\t{'I' if number else 'B'}-{label}\n")
+            stream.write(".\tO\n\n")
+    return path
+
+
+def write_opinions(path, *, seed=0, count=40):
+    """label<TAB>text."""
+    rng = random.Random(seed)
+    words = {"good": ["great", "fine", "lovely"], "bad": ["awful", "dull", "poor"]}
+    with open(path, "w", encoding="utf-8") as stream:
+        for _ in range(count):
+            label = rng.choice(sorted(words))
+            stream.write(
+                f"{label}\tthe {rng.choice(['film', 'play'])} was {rng.choice(words[label])} {rng.choice(['.', 'indeed .'])}\n"
+            )
+    return path
+
+
+def tagger(tmp_path, *, model=None, inputs=SMALL, epochs=8, **changes):
+    config = TaskConfig(
+        model=model or TaggerConfig(hidden=16, layers=1, dropout=0.0),
+        inputs=inputs,
+        fit=FitConfig(epochs=epochs, batch=4, learning_rate=0.02),
+        train=str(write_entities(tmp_path / "train.conll")),
+        dev=str(write_entities(tmp_path / "dev.conll", seed=1, count=8)),
+        folder=str(tmp_path / "run"),
+    )
+    return replace(config, **changes)
+
+
+def classifier(tmp_path, *, model=None, inputs=SMALL, epochs=8, **changes):
+    config = TaskConfig(
+        model=model or ClassifierConfig(dense=16, hidden=8, input_dropout=0.0, dense_dropout=0.0, head_dropout=(0.0, 0.0, 0.0)),
+        inputs=inputs,
+        fit=FitConfig(epochs=epochs, batch=8, learning_rate=0.02),
+        train=str(write_opinions(tmp_path / "train.tsv")),
+        dev=str(write_opinions(tmp_path / "dev.tsv", seed=1, count=12)),
+        folder=str(tmp_path / "run"),
+    )
+    return replace(config, **changes)

@@ -1,0 +1,75 @@
+import numpy as np
+import pytest
+import torch
+
+from polyseme.errors import FormatError
+from polyseme.tasks.layers import cached_layers, embed_texts
+from tiny import tiny_elmo
+
+TEXTS = [("the", "cat", "sat"), (), ("``", "dog", "''"), ("the", "cat", "sat"), ("a",)]
+
+
+def gathered(layers, chosen):
+    lengths = np.array([len(TEXTS[n]) for n in chosen])
+    return layers.gather(np.array(chosen), lengths, int(lengths.max(initial=1)))
+
+
+def test_layers_equal_the_bilms_own():
+    elmo = tiny_elmo()
+    layers = embed_texts(elmo, TEXTS)
+    wanted = elmo.embed([["the", "cat", "sat"], ['"', "dog", '"']])
+    found = gathered(layers, [3, 2, 1])
+    assert found.shape == (3, 3, 3, elmo.dim)
+    torch.testing.assert_close(found[:, 0], torch.from_numpy(wanted[0]), atol=2e-3, rtol=1e-3)
+    torch.testing.assert_close(found[:, 1], torch.from_numpy(wanted[1]), atol=2e-3, rtol=1e-3)
+    assert not found[:, 2].any()
+    assert len(layers.vectors) == 7  # the repeated sentence is kept once
+
+
+def test_the_cache_is_computed_once_and_belongs_to_model_and_text(tmp_path, monkeypatch):
+    elmo = tiny_elmo()
+    calls = []
+    original = type(elmo).embed
+
+    def counting(self, *arguments, **options):
+        calls.append(self)
+        return original(self, *arguments, **options)
+
+    monkeypatch.setattr(type(elmo), "embed", counting)
+    first = cached_layers(tmp_path, elmo, TEXTS)
+    again = cached_layers(tmp_path, elmo, TEXTS)
+    assert len(calls) == 1
+    assert isinstance(again.vectors, np.memmap)
+    np.testing.assert_array_equal(first.vectors, again.vectors)
+    np.testing.assert_array_equal(first.vectors, embed_texts(elmo, TEXTS).vectors)
+    cached_layers(tmp_path, elmo, TEXTS[:2])
+    cached_layers(tmp_path, tiny_elmo(seed=1), TEXTS)
+    assert len(list(tmp_path.iterdir())) == 3
+    (entry,) = [path for path in tmp_path.iterdir() if np.load(path / "vectors.npy").shape[0] == 3]
+    (entry / "vectors.npy").write_bytes(b"damaged")
+    with pytest.raises(FormatError, match="delete the folder"):
+        cached_layers(tmp_path, elmo, TEXTS[:2])
+
+
+def test_an_interrupted_computation_leaves_nothing(tmp_path, monkeypatch):
+    elmo = tiny_elmo()
+
+    def fails(self, *arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(type(elmo), "embed", fails)
+    with pytest.raises(KeyboardInterrupt):
+        cached_layers(tmp_path, elmo, TEXTS)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_document_context_sees_the_neighbours():
+    elmo = tiny_elmo()
+    texts = [("the", "cat"), ("sat",), ("the", "cat")]
+    documents = [0, 0, 1]
+    layers = embed_texts(elmo, texts, context="document", documents=documents)
+    whole = elmo.embed([["the", "cat"], ["sat"]], context="document")
+    found = layers.vectors.astype(np.float32)
+    np.testing.assert_allclose(found[:2], whole[0].transpose(1, 0, 2), atol=2e-3)
+    np.testing.assert_allclose(found[2:3], whole[1].transpose(1, 0, 2), atol=2e-3)
+    assert abs(found[:2] - found[3:5]).max() > 1e-2
