@@ -1,0 +1,64 @@
+"""Products with one weight, many times: the weight is laid out once in the form the recurrence's narrow products like best.
+
+Measured by benchmarks/bench_products.py: in float32 a transposed copy, so that MKL reads rows of the weight; in bfloat16
+oneDNN's own blocked layout where torch offers it. Use from one thread per core, each with one torch thread.
+"""
+
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from polyseme.errors import InputError
+
+
+class PackedWeight:
+    """A weight (outputs x inputs) ready for `x @ weight.T`. It is a copy: pack again when the weight has changed."""
+
+    def __init__(
+        self,
+        weight: Float[Tensor, "outputs inputs"],
+        *,
+        precision: Literal["float32", "bfloat16"] = "float32",
+        rows: int | None = None,
+    ) -> None:
+        """`rows`: how many rows most products will have, where known; any number works."""
+        if precision not in ("float32", "bfloat16"):
+            raise InputError(f"precision is {precision!r}; wanted 'float32' or 'bfloat16'.")
+        self.dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
+        self.outputs, self.inputs = weight.shape
+        weight = weight.detach().to(self.dtype)
+        self._blocked = _blocks(weight, rows) if self.dtype == torch.bfloat16 else None
+        self._transposed = weight.T.contiguous() if self._blocked is None else None
+
+    def product(self, x: Float[Tensor, "rows inputs"], *, out: Tensor | None = None) -> Float[Tensor, "rows outputs"]:
+        """`x @ weight.T`, into `out` where given. `x` and the result have the weight's precision."""
+        self._check(x)
+        if self._transposed is not None:
+            return torch.mm(x, self._transposed, out=out)
+        result = torch.ops.mkldnn._linear_pointwise(x, self._blocked, None, "none", [], "")
+        return result if out is None else out.copy_(result)
+
+    def add_product(self, x: Float[Tensor, "rows inputs"], out: Float[Tensor, "rows outputs"]) -> Tensor:
+        """`out += x @ weight.T`."""
+        self._check(x)
+        if self._transposed is not None:
+            return out.addmm_(x, self._transposed)
+        return out.add_(torch.ops.mkldnn._linear_pointwise(x, self._blocked, None, "none", [], ""))
+
+    def _check(self, x: Tensor) -> None:
+        if x.dtype is not self.dtype or x.shape[-1] != self.inputs:
+            raise InputError(
+                f"x is {' x '.join(map(str, x.shape))}, {x.dtype}; this weight takes rows x {self.inputs}, {self.dtype}."
+            )
+
+
+def _blocks(weight: Tensor, rows: int | None) -> Tensor | None:
+    """oneDNN's layout of a bfloat16 weight, or None where this torch or this processor has none."""
+    kernels = torch.ops.mkldnn
+    if weight.device.type != "cpu" or not torch.backends.mkldnn.is_available() or not weight.numel():
+        return None
+    if not all(hasattr(kernels, name) for name in ("_linear_pointwise", "_reorder_linear_weight", "_is_mkldnn_bf16_supported")):
+        return None
+    return kernels._reorder_linear_weight(weight.contiguous(), rows) if kernels._is_mkldnn_bf16_supported() else None
