@@ -8,9 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from polyseme.cli.ngram import command
 from polyseme.errors import FormatError, InputError
 from polyseme.pretraining import ngram_counts
 from polyseme.pretraining.ngram import FALLBACK, Discounts, NgramModel, train
@@ -218,6 +220,63 @@ def test_what_cannot_be_used(tmp_path, reference):
     (copy / "3.raw").write_bytes((copy / "3.raw").read_bytes()[:-4])
     with pytest.raises(FormatError, match=r"3\.raw has"):
         NgramModel(copy)
+
+
+@pytest.fixture
+def files(tmp_path):
+    for name in ("train", "test"):
+        (tmp_path / name).write_text("\n".join([*LMPLZ[name], ""]) + "\n", encoding="utf-8")
+    vocabulary_of([line.split() for line in LMPLZ["train"]]).write(tmp_path / "vocab.txt")
+    return tmp_path
+
+
+def run(*arguments):
+    result = CliRunner().invoke(command, list(map(str, arguments)), catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_command(files, reference):
+    """The number of the table is that of the library; counts that were kept give it again, at any order."""
+    test = [line.split() for line in LMPLZ["test"]]
+    whole = ["--vocabulary", files / "vocab.txt", "--test", files / "test", "--test", files / "train"]
+    shown = run(files / "train", *whole, "--order", 3, "--output", files / "counts")
+    expected = NgramModel(reference, order=3).evaluate(test)
+    lines = shown.splitlines()
+    assert lines[0].startswith("order 3: 3,817 words, 86 in the vocabulary; n-grams 86, 616, 1,684")
+    assert f"{expected.words:,}" in lines[2]
+    assert f" {expected.perplexity():.2f} " in lines[2]
+    assert lines[-1].startswith("together")
+    (answer,) = map(json.loads, run("--counts", files / "counts", "--order", 2, "--test", files / "test", "--json").splitlines())
+    assert answer["texts"][0]["perplexity_forward"] == NgramModel(reference, order=2).evaluate(test).perplexity()
+    assert answer["discounts_estimated"] == [True, True]
+    each = run("--counts", files / "counts", "--each-order", "--test", files / "test", "--json").splitlines()
+    assert [json.loads(line)["order"] for line in each] == [1, 2, 3]
+    assert json.loads(each[1])["together"] == answer["together"]
+
+
+def test_command_makes_a_vocabulary(files):
+    answer = json.loads(run(files / "train", "--vocabulary-size", 20, "--order", 2, "--test", files / "test", "--json"))
+    text = [line.split() for line in LMPLZ["train"]]
+    counts = Counter(word for sentence in text for word in sentence)
+    listed = Vocabulary([*MARKERS, *sorted(counts, key=lambda word: (-counts[word], word))[:17]])
+    assert answer["vocabulary"] == 20
+    model = train(text, listed, files / "here", order=2)
+    assert answer["together"]["perplexity_forward"] == model.evaluate(line.split() for line in LMPLZ["test"]).perplexity()
+    assert not (files / "counts").exists()
+
+
+def test_command_line_mistakes(files):
+    for arguments, what in (
+        ([], "give TEXT to count, or --counts"),
+        ([files / "train", "--counts", "x"], "one of them"),
+        ([files / "train"], "nothing to do"),
+        (["--counts", "x", "--output", "y"], "--counts goes with neither"),
+        (["-", "--test", files / "test"], "standard input can be read once"),
+    ):
+        result = CliRunner().invoke(command, list(map(str, arguments)))
+        assert result.exit_code == 2
+        assert what in " ".join(result.output.split())
 
 
 def kenlm_program(name):
