@@ -6,13 +6,14 @@ from pathlib import Path
 from polyseme.errors import WeightsError
 
 _ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+_FILES = (".hdf5", ".h5", ".zip", ".th", ".json", ".index", ".safetensors", ".pkl", ".txt")
 #: Enough for every layout read here, and not the other formats a repository may hold.
 _PATTERNS = ["*.json", "*.safetensors", "*.txt", "*.txt.gz", "*.hdf5", "*.h5", "*.pkl", "*.dic", "*.th", "README.md"]
 
 
 def is_hub_id(name: str) -> bool:
-    """Whether a string could name a model on the hub: OWNER/NAME."""
-    return _ID.fullmatch(name) is not None
+    """Whether a string could name a model on the hub: OWNER/NAME, and no weight file's name, which is a mistyped path."""
+    return _ID.fullmatch(name) is not None and not name.endswith(_FILES)
 
 
 def fetch(name: str, *, revision: str | None = None) -> Path:

@@ -64,7 +64,7 @@ def read_many_langs(files: Files) -> Checkpoint:
         raise WeightsError(f"{config_name} in {name} cannot be used: {error!r}") from error
     return Checkpoint(
         config=config,
-        tensors=to_native(config, stored, name=name),
+        tensors=to_native(config, stored, name=f"{name} with {config_name}"),
         vocabulary=words if config.vocabulary_size is not None else None,
         lexicon=words if config.words is not None else None,
         characters=characters if config.characters is not None else None,

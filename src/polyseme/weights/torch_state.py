@@ -6,6 +6,8 @@ highway layer holds the transform and, negated, the gate.
 
 import pickle
 import re
+import struct
+import warnings
 import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -34,6 +36,11 @@ _NAMES = (
 )
 # Vectors AllenNLP caches for chosen words (vocab_to_cache): they follow from the other weights.
 _CACHED = ("_elmo_lstm._word_embedding.weight",)
+# What torch.load raises at a file that ends early or is none of its own.
+_DAMAGE = (
+    OSError, EOFError, RuntimeError, ValueError, KeyError, IndexError, TypeError, AttributeError, struct.error,
+    zipfile.BadZipFile,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -102,23 +109,16 @@ def load_tensors(source: Path | BinaryIO, *, name: str) -> dict[str, Tensor]:
                     check_ratio(member.file_size, member.compress_size, name=f"{member.filename} in {name}")
         if not isinstance(source, Path):
             source.seek(0)
-        values = torch.load(source, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            # torch warns of pickle protocols it may not know; where it does not, it raises too.
+            warnings.simplefilter("ignore", UserWarning)
+            values = torch.load(source, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise WeightsError(
             f"{name} holds more than tensors, or is damaged; a pickle with code in it is never run. Save the state dict alone: "
             "torch.save(module.state_dict(), path)."
         ) from error
-    except (
-        OSError,
-        EOFError,
-        RuntimeError,
-        ValueError,
-        KeyError,
-        IndexError,
-        TypeError,
-        AttributeError,
-        zipfile.BadZipFile,
-    ) as error:
+    except _DAMAGE as error:
         raise WeightsError(f"{name} is not a readable torch file ({error}); it is damaged or incomplete.") from error
     if not isinstance(values, dict) or not all(isinstance(tensor, Tensor) for tensor in values.values()):
         raise WeightsError(f"{name} holds no state dict; wanted a dictionary of tensors.")
