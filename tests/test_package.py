@@ -129,4 +129,4 @@ def test_an_installed_archive_runs_the_demo(kind: str, archives: dict[str, Path]
     assert run(environment / "bin/polyseme", "--version").strip() == f"polyseme {PROJECT['version']}"
     if shutil.which("cc"):
         assert run(python, "-c", "from polyseme.kernels import library; print(library() is not None)").strip() == "True"
-    assert "stick" in run(python, ROOT / "recipes/demo.py")
+    assert "[play]" in run(python, ROOT / "recipes/demo.py")
