@@ -6,7 +6,8 @@ import torch
 
 from polyseme.errors import FormatError, InputError
 from polyseme.tasks.inputs import ElmoConfig, Inputs, InputsConfig, SpellingConfig, WordConfig, Words, WordVectors
-from polyseme.tasks.layers import Layers
+from polyseme.tasks.layers import Layers, embed_texts
+from tiny import tiny_elmo
 
 VECTORS = WordVectors(("the", "cat", "sat"), np.arange(12, dtype=np.float16).reshape(3, 4))
 TEXTS = [("The", "cat"), ("dog",), (), ("a", "very", "long", "internationalization")]
@@ -60,8 +61,9 @@ def test_widths_follow_from_the_parts(place):
     assert inputs.width == 4 + 7 + (0 if place == "output" else 6)
     assert inputs.output_width == (0 if place == "input" else 6)
     batch = inputs.read(TEXTS, layers_of(TEXTS)).batch([3, 0])
-    assert inputs(batch).shape == (2, 4, inputs.width)
-    assert inputs.at_output(batch, torch.zeros(2, 4, 5)).shape == (2, 4, 5 + inputs.output_width)
+    vectors = inputs(batch)
+    assert vectors.input.shape == (2, 4, inputs.width)
+    assert vectors.beside(torch.zeros(2, 4, 5)).shape == (2, 4, 5 + inputs.output_width)
     assert set(inputs.layer_weights()) == ({"input", "output"} if place == "both" else {place})
 
 
@@ -70,9 +72,9 @@ def test_vectors_do_not_depend_on_the_batch():
     config = InputsConfig(spelling=SpellingConfig(filters=((2, 3), (5, 4))), elmo=ElmoConfig())
     inputs = Inputs(config, Words.build(WordConfig(), VECTORS, TEXTS), elmo=(3, 6)).eval()
     texts = inputs.read(TEXTS, layers_of(TEXTS))
-    together = inputs(texts.batch([0, 1, 2, 3]))
+    together = inputs(texts.batch([0, 1, 2, 3])).input
     for number, text in enumerate(TEXTS):
-        alone = inputs(texts.batch([number]))[0, : len(text)]
+        alone = inputs(texts.batch([number])).input[0, : len(text)]
         torch.testing.assert_close(together[number, : len(text)], alone)
         assert not together[number, len(text) :].any()
 
@@ -84,7 +86,7 @@ def test_mixes():
     def mixed(**changes):
         config = InputsConfig(words=None, spelling=None, elmo=replace(ElmoConfig(), **changes))
         inputs = Inputs(config, None, elmo=(3, 6)).eval()
-        return inputs, inputs(inputs.read(TEXTS, layers).batch([0]))[0]
+        return inputs, inputs(inputs.read(TEXTS, layers).batch([0])).input[0]
 
     torch.testing.assert_close(mixed(mix="learned")[1], raw.mean(1))
     torch.testing.assert_close(mixed(mix="top")[1], raw[:, 2])
@@ -94,7 +96,7 @@ def test_mixes():
     fixed, _ = mixed(mix="fixed")
     assert not any(parameter.requires_grad for parameter in fixed.parameters())
     learned, _ = mixed(mix="learned", l2=0.5)
-    learned.mixes["input"].weights.data = torch.tensor([1.0, 2.0, 0.0])
+    learned.mixes[0].weights.data = torch.tensor([1.0, 2.0, 0.0])
     assert learned.penalty().item() == pytest.approx(2.5)
     assert fixed.penalty().item() == 0
 
@@ -105,8 +107,27 @@ def test_what_does_not_go_together_is_an_error():
     with pytest.raises(InputError, match="give both or neither"):
         Inputs(InputsConfig(), None, elmo=(3, 6))
     inputs = Inputs(InputsConfig(words=None, elmo=ElmoConfig()), None, elmo=(3, 6))
-    with pytest.raises(InputError, match="exactly when the model has ELMo"):
+    with pytest.raises(InputError, match="exactly when the model has a frozen ELMo"):
         inputs.read(TEXTS)
+
+
+def test_a_biLM_that_is_trained_gives_what_the_frozen_one_gives():
+    elmo = tiny_elmo()
+    frozen = Inputs(InputsConfig(words=None, spelling=None, elmo=ElmoConfig(place="both")), None, elmo=elmo).eval()
+    live_config = InputsConfig(words=None, spelling=None, elmo=ElmoConfig(place="both", trainable="all"))
+    live = Inputs(live_config, None, elmo=elmo).eval()
+    assert (live.width, live.output_width) == (frozen.width, frozen.output_width)
+    wanted = frozen(frozen.read(TEXTS, embed_texts(elmo, TEXTS)).batch([3, 2, 0]))
+    found = live(live.read(TEXTS).batch([3, 2, 0]))
+    torch.testing.assert_close(found.input, wanted.input, atol=2e-3, rtol=1e-3)
+    torch.testing.assert_close(found.output, wanted.output, atol=2e-3, rtol=1e-3)
+    found.input.sum().backward()
+    assert all(parameter.grad is not None for name, parameter in live.named_parameters() if "lstm" in name)
+    assert live(live.read(TEXTS).batch([2])).input.shape == (1, 1, elmo.dim)
+    with pytest.raises(InputError, match="give the biLM itself"):
+        Inputs(live_config, None, elmo=(3, 6))
+    with pytest.raises(InputError, match="trainable is 'all'"):
+        ElmoConfig(trainable="all", mix="top")
 
 
 def test_word_vector_files(tmp_path):

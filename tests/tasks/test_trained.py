@@ -1,8 +1,10 @@
 import pytest
+import torch
 
 from polyseme.errors import FormatError, InputError, WeightsError
 from polyseme.tasks.config import with_elmo
 from polyseme.tasks.fit import fit
+from polyseme.tasks.inputs import ElmoConfig
 from polyseme.tasks.readers import read_columns
 from polyseme.tasks.trained import TrainedTask
 from tasks.examples import classifier, tagger, write_entities
@@ -58,6 +60,19 @@ def test_the_folder_names_its_bilm(tmp_path):
     loaded.elmo = None
     with pytest.raises(InputError, match="fitted with ELMo but is used without"):
         loaded.predict([text])
+
+
+def test_a_fine_tuned_bilm_travels_with_the_task_model(tmp_path):
+    elmo = tiny_elmo()
+    before = [parameter.clone() for parameter in elmo.model.parameters()]
+    config = with_elmo(classifier(tmp_path, epochs=2), "tiny", place=ElmoConfig(trainable="all"))
+    fitted = fit(config, elmo=elmo).trained
+    assert all(map(torch.equal, before, elmo.model.parameters()))
+    tuned = fitted.model.inputs.embedding.bilm
+    assert any(not torch.equal(a, b) for a, b in zip(elmo.model.parameters(), tuned.parameters(), strict=True))
+    loaded = TrainedTask.load(tmp_path / "run", elmo=elmo)
+    text = ["the", "film", "was", "great"]
+    assert loaded.predict([text])[0].probabilities == pytest.approx(fitted.predict([text])[0].probabilities)
 
 
 def test_damaged_folders(tmp_path):

@@ -93,11 +93,12 @@ class Classifier(TaskModel[LabelledText, Classification]):
     def logits(self, batch: TextBatch) -> Float[Tensor, "rows labels"]:
         """The scores of all labels."""
         mask = batch.mask
-        x = self.dense_dropout(torch.relu(self.dense(self.input_dropout(self.inputs(batch)))))
+        vectors = self.inputs(batch)
+        x = self.dense_dropout(torch.relu(self.dense(self.input_dropout(vectors.input))))
         encoded = self.encoder(x * mask[:, :, None], batch.lengths)
         context = attend(encoded, encoded, mask)
         compared = torch.cat([encoded, encoded - context, encoded * context], dim=2) * mask[:, :, None]
-        integrated = self.inputs.at_output(batch, self.integrator(compared, batch.lengths))
+        integrated = vectors.beside(self.integrator(compared, batch.lengths))
         return self.head(torch.cat([*pool_extremes(integrated, mask), self.pooling(integrated, mask)], dim=1))
 
     def loss(self, batch: Batch[LabelledText]) -> Float[Tensor, ""]:

@@ -20,6 +20,7 @@ class FitConfig(Checked):
 
     epochs, patience     at most so many; stop when the score on dev has not risen for so many
     batch                records a step
+    bilm_rate            a fine-tuned biLM learns at this share of the learning rate
     clip_norm            of the gradient; None: not clipped
     decay, decay_after   the rate is multiplied by `decay` when dev has not risen for `decay_after` epochs
     """
@@ -29,6 +30,7 @@ class FitConfig(Checked):
     batch: int = 32
     optimizer: Literal["adam", "adadelta"] = "adam"
     learning_rate: float = 0.001
+    bilm_rate: float = 0.1
     betas: tuple[float, float] = (0.9, 0.999)
     weight_decay: float = 0.0
     clip_norm: float | None = 5.0

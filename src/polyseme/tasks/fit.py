@@ -104,7 +104,7 @@ def fit(
         torch.manual_seed(config.fit.seed)
         known = [text for record in train for text in task.texts(record)]  # pyrefly: ignore
         words = None if config.inputs.words is None else Words.build(config.inputs.words, vectors, known)
-        model = build_model(config, words, inventory, reference)
+        model = build_model(config, words, inventory, elmo if config.elmo else None)
         trained = TrainedTask(config, model, inventory, reference=reference, elmo=elmo)
         data, vocabulary = _read(trained, train, dev, report)
         history, best = _run(trained, data, report)
@@ -156,14 +156,15 @@ def _read(trained: TrainedTask, train: list[Any], dev: list[Any], report: Report
     lists, places = number_texts(task, [*train, *dev])
     layers = vocabulary = None
     if elmo is not None and config.inputs.elmo is not None:
-        # Documents of train and dev are numbered apart.
-        documents = [2 * number for number in text_documents(task, train, places[: len(train)])]
-        documents += [2 * number + 1 for number in text_documents(task, dev, places[len(train) :])]
-        context = config.inputs.elmo.context
-        if config.cache is None:
-            layers = embed_texts(elmo, lists, context=context, documents=documents, report=report)
-        else:
-            layers = cached_layers(config.cache, elmo, lists, context=context, documents=documents, report=report)
+        if config.inputs.elmo.trainable == "mix":
+            # Documents of train and dev are numbered apart.
+            documents = [2 * number for number in text_documents(task, train, places[: len(train)])]
+            documents += [2 * number + 1 for number in text_documents(task, dev, places[len(train) :])]
+            context = config.inputs.elmo.context
+            if config.cache is None:
+                layers = embed_texts(elmo, lists, context=context, documents=documents, report=report)
+            else:
+                layers = cached_layers(config.cache, elmo, lists, context=context, documents=documents, report=report)
         if elmo.vocabulary is not None:
             vocabulary = report_vocabulary(lists, elmo.vocabulary)
     texts = trained.model.inputs.read(lists, layers)
@@ -235,11 +236,18 @@ def batches(chosen: Sequence[int], lengths: Sequence[int], size: int, generator:
         yield [chosen[int(number)] for number in cuts[cut]]
 
 
-def _optimizer(model: nn.Module, config: FitConfig) -> torch.optim.Optimizer:
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+def _optimizer(model: TaskModel, config: FitConfig) -> torch.optim.Optimizer:
+    """The task's own parameters, and at a smaller rate those of a biLM that is fine-tuned."""
+    embedding = model.inputs.embedding
+    bilm = set() if embedding is None else {id(parameter) for parameter in embedding.bilm.parameters()}
+    learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    groups: list[dict[str, Any]] = [{"params": [parameter for parameter in learned if id(parameter) not in bilm]}]
+    if bilm:
+        rate = config.learning_rate * config.bilm_rate
+        groups.append({"params": [parameter for parameter in learned if id(parameter) in bilm], "lr": rate})
     if config.optimizer == "adadelta":
-        return torch.optim.Adadelta(parameters, lr=config.learning_rate, rho=0.95, weight_decay=config.weight_decay)
-    return torch.optim.Adam(parameters, lr=config.learning_rate, betas=config.betas, weight_decay=config.weight_decay)
+        return torch.optim.Adadelta(groups, lr=config.learning_rate, rho=0.95, weight_decay=config.weight_decay)
+    return torch.optim.Adam(groups, lr=config.learning_rate, betas=config.betas, weight_decay=config.weight_decay)
 
 
 def _decay(optimizer: torch.optim.Optimizer, config: FitConfig, since: int) -> None:

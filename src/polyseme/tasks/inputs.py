@@ -14,10 +14,12 @@ from torch import Tensor, nn
 
 from polyseme.characters import BYTE_CHARACTERS, PADDING, ByteScheme
 from polyseme.config import Checked
+from polyseme.elmo import Elmo, TokenIds
+from polyseme.embedding import ElmoEmbedding
 from polyseme.errors import FormatError, InputError
 from polyseme.mix import LayerNorm, ScalarMix
 from polyseme.tasks.layers import Layers
-from polyseme.tasks.readers import read_lines
+from polyseme.tasks.readers import bilm_form, read_lines
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +51,7 @@ class ElmoConfig(Checked):
     place      beside the word vectors ("input"), beside the encoder's outputs ("output"), or "both", each with its own mix
     mix        "learned" weights; "fixed": `weights`, given before the softmax (equal ones by default); "top": the last layer
     l2         penalty on the learned weights before the softmax; gamma is free
+    trainable  "mix": the biLM is frozen and its vectors are computed once; "all": it is fine-tuned with the task
     context    vectors of each "sentence" by itself, or of whole documents
     """
 
@@ -58,7 +61,13 @@ class ElmoConfig(Checked):
     layer_norm: Literal["token"] | None = None
     dropout: float = 0.5
     l2: float = 0.001
+    trainable: Literal["mix", "all"] = "mix"
     context: Literal["sentence", "document"] = "sentence"
+
+    def validate(self) -> None:
+        """A biLM that is trained reads sentences, and its mixes are trained with it."""
+        if self.trainable == "all" and (self.context != "sentence" or self.mix != "learned" or self.weights is not None):
+            raise InputError("ElmoConfig.trainable is 'all'; it goes with context 'sentence', mix 'learned' and no weights.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,6 +130,7 @@ class TextBatch:
     spelling: Int[Tensor, "rows tokens"]
     characters: Int[Tensor, "distinct characters"]
     layers: Float[Tensor, "layers rows tokens width"] | None
+    ids: TokenIds | None = None  # for a biLM that is trained
 
     @property
     def mask(self) -> Bool[Tensor, "rows tokens"]:
@@ -135,7 +145,20 @@ class TextBatch:
             spelling=self.spelling.to(device),
             characters=self.characters.to(device),
             layers=None if self.layers is None else self.layers.to(device),
+            ids=None if self.ids is None else self.ids.to(device),
         )
+
+
+@dataclass(frozen=True)
+class TokenVectors:
+    """What the inputs make of a batch: vectors for the encoder to read, and ELMo's for beside its outputs."""
+
+    input: Float[Tensor, "rows tokens width"]
+    output: Float[Tensor, "rows tokens _"] | None
+
+    def beside(self, encoded: Float[Tensor, "rows tokens _"]) -> Float[Tensor, "rows tokens _"]:
+        """The encoder's outputs with ELMo beside them, where it is wanted there."""
+        return encoded if self.output is None else torch.cat([encoded, self.output], dim=2)
 
 
 class Texts:
@@ -149,9 +172,12 @@ class Texts:
         characters: Int[np.ndarray, "distinct characters"],
         layers: Layers | None,
         *,
+        tokens: Sequence[Sequence[str]] = (),
+        elmo: Elmo | None = None,
         device: torch.device | str = "cpu",
     ) -> None:
         self.lengths, self.device = lengths, device
+        self.tokens, self.elmo = tokens, elmo
         self.starts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
         self.words, self.spelling = np.append(words, 0), np.append(spelling, 0)
         self.characters, self.layers = characters, layers
@@ -171,12 +197,16 @@ class Texts:
         characters = self.characters[distinct].astype(np.int64)
         longest = int((characters != PADDING).sum(axis=1).max(initial=1))
         layers = None if self.layers is None else self.layers.gather(chosen, lengths, mask.shape[1])
+        ids = None
+        if self.elmo is not None:
+            ids = self.elmo.characters([[bilm_form(token) for token in self.tokens[text]] for text in texts])
         return TextBatch(
             lengths=torch.from_numpy(lengths),
             words=torch.from_numpy(words),
             spelling=torch.from_numpy(index.reshape(spelling.shape)),
             characters=torch.from_numpy(characters[:, :longest]),
             layers=layers,
+            ids=ids,
         ).to(self.device)
 
 
@@ -245,8 +275,8 @@ class Words(nn.Module):
 class Inputs(nn.Module):
     """Token ids and frozen layers → token vectors. Widths follow from the parts and are never given."""
 
-    def __init__(self, config: InputsConfig, words: Words | None, *, elmo: tuple[int, int] | None) -> None:
-        """`elmo` is the biLM's (number of layers, width), None where the model has no ELMo."""
+    def __init__(self, config: InputsConfig, words: Words | None, *, elmo: Elmo | tuple[int, int] | None) -> None:
+        """For a frozen biLM `elmo` is its (number of layers, width); one that is trained stands here itself."""
         super().__init__()
         if (config.elmo is None) != (elmo is None):
             raise InputError("the inputs' configuration and the biLM do not go together: give both or neither of them.")
@@ -254,22 +284,31 @@ class Inputs(nn.Module):
         self.words = words
         self.spelling = None if config.spelling is None else Spelling(config.spelling)
         self.dropout = nn.Dropout(config.dropout)
-        self.mixes = nn.ModuleDict()
-        self.elmo_width = 0
+        self.places: tuple[str, ...] = ()
+        self.mixes = nn.ModuleList()
+        self.embedding = None
+        elmo_width = 0
         if config.elmo is not None and elmo is not None:
-            layers, self.elmo_width = elmo
-            places = ("input", "output") if config.elmo.place == "both" else (config.elmo.place,)
-            for place in places:
-                self.mixes[place] = _mix(config.elmo, layers)
+            self.places = ("input", "output") if config.elmo.place == "both" else (config.elmo.place,)
             self.elmo_dropout = nn.Dropout(config.elmo.dropout)
+            if config.elmo.trainable == "all":
+                if not isinstance(elmo, Elmo):
+                    raise InputError("the biLM is to be fine-tuned with the task: give the biLM itself, not its shape.")
+                elmo_width = elmo.dim
+                self.embedding = ElmoEmbedding(
+                    elmo, outputs=len(self.places), dropout=0.0, layer_norm=config.elmo.layer_norm, trainable=True
+                )
+            else:
+                layers, elmo_width = (len(elmo.layers), elmo.dim) if isinstance(elmo, Elmo) else elmo
+                self.mixes.extend(_mix(config.elmo, layers) for _ in self.places)
         width = (0 if words is None else words.width) + (0 if self.spelling is None else self.spelling.width)
-        self.width = width + (self.elmo_width if "input" in self.mixes else 0)
-        self.output_width = self.elmo_width if "output" in self.mixes else 0
+        self.width = width + (elmo_width if "input" in self.places else 0)
+        self.output_width = elmo_width if "output" in self.places else 0
 
     def read(self, texts: Sequence[Sequence[str]], layers: Layers | None = None) -> Texts:
-        """The texts as ids; `layers` are the biLM's for the same texts in the same order."""
-        if (layers is None) != (self.config.elmo is None):
-            raise InputError("the layers of the biLM must be given exactly when the model has ELMo in its inputs.")
+        """The texts as ids; `layers` are the frozen biLM's for the same texts in the same order."""
+        if (layers is None) != (len(self.mixes) == 0):
+            raise InputError("the layers of the biLM must be given exactly when the model has a frozen ELMo in its inputs.")
         tokens = [token for text in texts for token in text]
         distinct: dict[str, int] = {}
         spelling = np.fromiter((distinct.setdefault(token, len(distinct)) for token in tokens), np.int64, len(tokens))
@@ -280,41 +319,53 @@ class Inputs(nn.Module):
         characters = ByteScheme(max_characters=limit).encode(list(distinct) or [""]).astype(np.int16)
         lengths = np.array([len(text) for text in texts], np.int64)
         device = next(self.parameters(), torch.zeros(())).device
-        return Texts(lengths, words, spelling, characters, layers, device=device)
+        live = None if self.embedding is None else self.embedding.elmo
+        return Texts(lengths, words, spelling, characters, layers, tokens=texts, elmo=live, device=device)
 
-    def forward(self, batch: TextBatch) -> Float[Tensor, "rows tokens width"]:
-        """The token vectors at the input, zero past each text's end."""
+    def forward(self, batch: TextBatch) -> TokenVectors:
+        """The token vectors, zero past each text's end."""
         parts = []
         if self.words is not None:
             parts.append(self.words(batch.words))
         if self.spelling is not None:
             parts.append(self.spelling(batch.characters)[batch.spelling])
-        if "input" in self.mixes:
-            parts.append(self._mixed("input", batch))
-        return self.dropout(torch.cat(parts, dim=2)) * batch.mask[:, :, None]
-
-    def at_output(self, batch: TextBatch, encoded: Float[Tensor, "rows tokens width"]) -> Float[Tensor, "rows tokens wider"]:
-        """The encoder's outputs with ELMo beside them, where it is wanted there."""
-        return torch.cat([encoded, self._mixed("output", batch)], dim=2) if "output" in self.mixes else encoded
+        mixed = dict(zip(self.places, self._mixed(batch), strict=True))
+        if "input" in mixed:
+            parts.append(mixed["input"])
+        vectors = self.dropout(torch.cat(parts, dim=2)) * batch.mask[:, :, None]
+        return TokenVectors(input=vectors, output=mixed.get("output"))
 
     def penalty(self) -> Float[Tensor, ""]:
         """The L2 penalty on the mixes' weights."""
         elmo = self.config.elmo
         if elmo is None or elmo.mix != "learned":
             return torch.zeros(())
-        return torch.stack([mix.l2(elmo.l2) for mix in self.mixes.values()]).sum()  # pyrefly: ignore
+        return torch.stack([mix.l2(elmo.l2) for mix in self.scalar_mixes()]).sum()
 
     def layer_weights(self) -> dict[str, list[float]]:
         """The share of each layer in each mix, and gamma after them."""
-        return {place: [*mix.weights.detach().softmax(0).tolist(), mix.gamma.item()] for place, mix in self.mixes.items()}  # pyrefly: ignore
+        return {
+            place: [*mix.weights.detach().softmax(0).tolist(), mix.gamma.item()]
+            for place, mix in zip(self.places, self.scalar_mixes(), strict=True)
+        }
 
-    def _mixed(self, place: str, batch: TextBatch) -> Float[Tensor, "rows tokens width"]:
-        if batch.layers is None:
-            raise InputError("the texts were read without the biLM's layers; give the model its ELMo.")
-        layers: Sequence[Tensor] = batch.layers.unbind(0)
-        if self.config.elmo is not None and self.config.elmo.mix == "top":
-            layers = layers[-1:]
-        return self.elmo_dropout(self.mixes[place](layers, batch.mask))
+    def scalar_mixes(self) -> list[ScalarMix]:
+        """The mixes, one for each place."""
+        mixes = self.mixes if self.embedding is None else self.embedding.mixes
+        return [mix for mix in mixes if isinstance(mix, ScalarMix)]
+
+    def _mixed(self, batch: TextBatch) -> list[Float[Tensor, "rows tokens _"]]:
+        if not self.places:
+            return []
+        if self.embedding is not None:
+            found, _ = self.embedding(batch.ids)
+        else:
+            layers: Sequence[Tensor] = () if batch.layers is None else batch.layers.unbind(0)
+            if self.config.elmo is not None and self.config.elmo.mix == "top":
+                layers = layers[-1:]
+            found = [mix(layers, batch.mask) for mix in self.mixes]
+        # A batch of empty texts alone has one column still.
+        return [self.elmo_dropout(F.pad(vectors, (0, 0, 0, batch.words.shape[1] - vectors.shape[1]))) for vectors in found]
 
 
 def _mix(config: ElmoConfig, layers: int) -> ScalarMix:

@@ -83,8 +83,9 @@ class Tagger(TaskModel[TaggedSentence, Tagging]):
 
     def emissions(self, batch: TextBatch) -> Float[Tensor, "rows tokens labels"]:
         """The scores of all tags at each token."""
-        encoded = self.encoder(self.dropout(self.inputs(batch)), batch.lengths)
-        return self.scores(self.inputs.at_output(batch, self.dropout(encoded)))
+        vectors = self.inputs(batch)
+        encoded = self.encoder(self.dropout(vectors.input), batch.lengths)
+        return self.scores(vectors.beside(self.dropout(encoded)))
 
     def loss(self, batch: Batch[TaggedSentence]) -> Float[Tensor, ""]:
         """Negative log-likelihood: of the sequence, the mean over sentences, or of the tags, the mean over tokens."""

@@ -104,14 +104,15 @@ class TrainedTask:
             inventory = values["inventory"]
         except (ValueError, KeyError, TypeError, SafetensorError) as error:
             raise WeightsError(f"{folder}: the task model is damaged ({error}); train it again or restore its files.") from error
-        model = build_model(config, words, inventory, reference)
+        elmo = _matching(folder, reference, elmo)
+        model = build_model(config, words, inventory, elmo)
         missing = sorted(set(model.state_dict()) ^ set(tensors))
         if missing:
             raise WeightsError(
                 f"{folder}: model.safetensors and config.json differ in {', '.join(missing[:5])}; restore the files."
             )
         model.load_state_dict(tensors)
-        return cls(config, model.eval(), inventory, reference=reference, elmo=_matching(folder, reference, elmo))
+        return cls(config, model.eval(), inventory, reference=reference, elmo=elmo)
 
     def records(self, items: Iterable[str | Sequence[str]]) -> Iterator[Any]:
         """Records without labels from raw sentences, cut by the biLM's tokenizer, or from lists of tokens."""
@@ -146,7 +147,7 @@ class TrainedTask:
     def _read(self, records: Sequence[Any]) -> tuple[Texts, list[range]]:
         lists, places = number_texts(self.task, records)
         layers: Layers | None = None
-        if self.config.inputs.elmo is not None:
+        if self.config.inputs.elmo is not None and self.config.inputs.elmo.trainable == "mix":
             if self.elmo is None:
                 raise InputError("the task model was fitted with ELMo but is used without; load it with its biLM.")
             documents = text_documents(self.task, records, places)
@@ -154,11 +155,8 @@ class TrainedTask:
         return self.model.inputs.read(lists, layers), places
 
 
-def build_model(
-    config: TaskConfig, words: Words | None, inventory: dict[str, list[str]], reference: ElmoReference | None
-) -> TaskModel:
+def build_model(config: TaskConfig, words: Words | None, inventory: dict[str, list[str]], elmo: "Elmo | None") -> TaskModel:
     """The network a configuration describes, with initial values."""
-    elmo = None if reference is None else (reference.layers, reference.dim)
     return make_task(config.model).model(Inputs(config.inputs, words, elmo=elmo), inventory)
 
 
