@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from polyseme import Elmo, InputError, LSTMState
 from polyseme.batching import WARM_TOLERANCE
 from polyseme.characters import ByteScheme, WordReader
+from polyseme.config import WordConfig
 from polyseme.mix import Mix
 from polyseme.vocabulary import Vocabulary
 from tiny import WORDS, random_model, seed_shaped, tiny_config, tiny_elmo
@@ -108,6 +109,25 @@ def test_several_threads_at_once():
     assert sorted(found) == list(range(len(batches)))
     for number, arrays in found.items():
         assert all(close(one, other) for one, other in zip(arrays, wanted[number], strict=True))
+
+
+def test_what_surrounds_a_call_does_not_matter():
+    wanted, scores = LANGUAGE_MODEL.embed([SENTENCE] * 2), LANGUAGE_MODEL.score([SENTENCE])
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.autocast("cpu", dtype=torch.bfloat16), torch.set_grad_enabled(True):
+            found, found_scores = LANGUAGE_MODEL.embed([SENTENCE] * 2), LANGUAGE_MODEL.score([SENTENCE])
+            pieces = LANGUAGE_MODEL.embed([SENTENCE] * 2, batch_tokens=3)
+            state = LANGUAGE_MODEL.state(1)
+            LANGUAGE_MODEL.embed([SENTENCE], state=state)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert state.h.dtype == torch.float32
+    for array, piece, other in zip(found, pieces, wanted, strict=True):
+        assert array.dtype == piece.dtype == np.float32
+        assert close(array, other, 1e-6)
+        assert close(piece, other)
+    assert close(found_scores[0].forward, scores[0].forward, 1e-6)
 
 
 # Length and memory
@@ -403,6 +423,17 @@ def test_wrong_nesting_and_types(given_sentences, message):
     for method in (ELMO.embed, ELMO.characters, LANGUAGE_MODEL.score):
         with pytest.raises(InputError, match=message):
             method(given_sentences)
+
+
+def test_words_outside_a_word_list():
+    """Defect 6: bilm-tf reads them as padding, and gives the last listed word the end marker's characters."""
+    config = dataclasses.replace(tiny_config(), characters=None, words=WordConfig(size=3, dim=8), projection=None)
+    for words in (("<S>", "</S>", "cat"), ("cat", "dog", "ran")):
+        elmo = Elmo(random_model(config), WordReader(scheme=None, lexicon=Vocabulary(words)))
+        with pytest.raises(InputError, match=r"'(xylophone|<S>)' is not in the vocabulary, which has no <UNK> line"):
+            elmo.embed([["xylophone"]])
+    spelled = Elmo(random_model(tiny_config()), WordReader(scheme=ByteScheme(), lexicon=None))
+    assert close(spelled.embed([["ran"]])[0], ELMO.embed([["ran"]])[0])
 
 
 def test_list_like_sentences():

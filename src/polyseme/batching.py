@@ -43,21 +43,25 @@ def encode(
             of this size, which changes nothing in its vectors.
         carry: whether `state` is replaced, in place, by the state after each row's sentence.
     """
-    vectors = _token_vectors(model, words)
+    device = _device(model).type
+    with torch.autocast(device, enabled=False):
+        vectors = _token_vectors(model, words)
     for rows in token_batches([len(sentence) for sentence in index], batch_tokens):
+        sentences = [index[row] for row in rows]
         start = LSTMState(h=state.h[:, rows], c=state.c[:, rows]) if carry else state.expand(len(rows))
         start = LSTMState(h=start.h.to(vectors), c=start.c.to(vectors))
-        if len(index[rows[0]]) > batch_tokens:
-            found, end = _in_pieces(model, vectors, index[rows[0]], start, layers=layers, piece=batch_tokens)
-            yield rows[0], found
-        else:
-            lengths = [len(index[row]) for row in rows]
-            batch, end = _together(model, vectors, [index[row] for row in rows], start, layers=layers, run=carry)
-            for number, row in enumerate(rows):
-                yield row, [layer[number, : lengths[number]] for layer in batch]
+        # Reduced precision is asked for by a model of that type, never by what surrounds the call.
+        with torch.autocast(device, enabled=False):
+            if len(sentences[0]) > batch_tokens:
+                found, end = _in_pieces(model, vectors, sentences[0], start, layers=layers, piece=batch_tokens)
+                results = [found]
+            else:
+                batch, end = _together(model, vectors, sentences, start, layers=layers, run=carry)
+                results = [[layer[number, : len(sentence)] for layer in batch] for number, sentence in enumerate(sentences)]
         if carry:
             state.h[:, rows] = end.h.to(state.h)
             state.c[:, rows] = end.c.to(state.c)
+        yield from zip(rows, results, strict=True)
 
 
 def token_batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
@@ -82,11 +86,11 @@ def warm_state(model: BiLM, markers: Words) -> LSTMState:
         model: the network in float32.
         markers: the begin and the end of a sentence as two words, on the model's device.
     """
-    device = model.lstm.stack("forward")[0].bias.device
+    device = _device(model)
     state = LSTMState.zeros(model.config.lstm, 1, device=device)
     if model.config.warm == "zero":
         return state
-    with torch.no_grad():
+    with torch.no_grad(), torch.autocast(device.type, enabled=False):
         index, lengths = torch.tensor([[0, 1]], device=device), torch.tensor([2], device=device)
         for _ in range(WARM_LIMIT):
             _, after = model(markers, index, lengths, state)
@@ -95,6 +99,10 @@ def warm_state(model: BiLM, markers: Words) -> LSTMState:
             if moved <= WARM_TOLERANCE:
                 break
     return state
+
+
+def _device(model: BiLM) -> torch.device:
+    return model.lstm.stack("forward")[0].bias.device
 
 
 def _token_vectors(model: BiLM, words: Words) -> Float[Tensor, "words width"]:
@@ -126,7 +134,7 @@ def _in_pieces(
 ) -> tuple[list[Float[Tensor, "tokens width"]], LSTMState]:
     """One long sentence: forward from the left with the state carried along, backward from the right."""
     config = model.config
-    found = [torch.empty(len(sentence), config.layer_dims[layer]) for layer in layers]
+    found = [torch.empty(len(sentence), config.layer_dims[layer], dtype=torch.float32, device="cpu") for layer in layers]
     starts = range(0, len(sentence), piece)
     final_h, final_c = [], []
     for number, direction in enumerate(config.lstm.directions):

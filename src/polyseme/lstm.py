@@ -21,8 +21,8 @@ class LSTMState:
         """The state before anything was read."""
         directions = len(config.directions)
         return cls(
-            h=torch.zeros(config.layers, rows, directions * config.width, device=device),
-            c=torch.zeros(config.layers, rows, directions * config.dim, device=device),
+            h=torch.zeros(config.layers, rows, directions * config.width, dtype=torch.float32, device=device),
+            c=torch.zeros(config.layers, rows, directions * config.dim, dtype=torch.float32, device=device),
         )
 
     @property

@@ -16,6 +16,9 @@ from polyseme.vocabulary import Vocabulary
 
 Direction = Literal["both", "forward", "backward"]
 
+#: Numbers in the table of positions × words that is held at once: a quarter of a gigabyte.
+_TABLE = 1 << 26
+
 
 @dataclass(frozen=True)
 class Score:
@@ -75,11 +78,12 @@ def score(
     targets = torch.from_numpy(vocabulary.ids([markers[0], *tokens, markers[1]])).to(softmax.bias.device)
     width = model.config.lstm.width
     hidden = top.to(softmax.weight)
-    with torch.inference_mode():
-        forward = softmax(hidden[:-1, :width], targets[1:]).cpu().numpy()
+    chunk = max(1, _TABLE // len(vocabulary))
+    with torch.inference_mode(), torch.autocast(hidden.device.type, enabled=False):
+        forward = softmax(hidden[:-1, :width], targets[1:], chunk=chunk).cpu().numpy()
         backward = None
         if model.config.lstm.bidirectional:
-            backward = softmax(hidden[1:, width:], targets[:-1]).cpu().numpy()
+            backward = softmax(hidden[1:, width:], targets[:-1], chunk=chunk).cpu().numpy()
     return Score(tokens=list(tokens), forward=forward, backward=backward)
 
 
@@ -101,7 +105,7 @@ def expected(
     if direction == "backward" and not bidirectional:
         raise InputError("this model reads forward only; wanted direction='forward' or 'both'.")
     hidden = top.to(softmax.weight)
-    with torch.inference_mode():
+    with torch.inference_mode(), torch.autocast(hidden.device.type, enabled=False):
         parts = []
         if direction != "backward":
             parts.append(softmax.log_probabilities(hidden[position : position + 1, :width])[0])
