@@ -1,6 +1,6 @@
 """Held-out perplexity of a biLM: exact, over all tokens of a text, whatever the batch size.
 
-    polyseme perplexity MODEL heldout.txt
+    polyseme perplexity --model MODEL --tokenized heldout.txt
 
 A sentence of n words holds n + 1 predictions in each direction: forward of w1, ..., wn and the end from what stands to
 their left, backward of wn, ..., w1 and the begin from what stands to their right. The perplexity of a direction is
@@ -33,7 +33,8 @@ State = Literal["warm", "zero", "carry"]
 
 _WINDOW_TOKENS = 1 << 18  # tokens whose sentences are sorted by length together
 _STREAM_STEPS = 32  # steps of a carried stream read at once
-_SOFTMAX_ROWS = 128  # predictions whose logits over the whole vocabulary are held at once
+_SOFTMAX_ROWS = 128  # predictions whose logits over the whole vocabulary are held at once: what a processor's cache holds
+_SOFTMAX_ROWS_ELSEWHERE = 2048
 _WORDS = 1 << 17  # distinct words whose vectors are kept while streaming
 
 
@@ -348,7 +349,8 @@ class Scorer:
     def _losses(self, hidden: Float[Tensor, "positions width"], targets: Int[Tensor, "positions"]) -> Float[Tensor, "positions"]:
         """-ln p of each target, in float64 on the CPU."""
         hidden, targets = hidden.to(self.softmax.weight), targets.to(self._device)
-        return -self.softmax(hidden, targets, chunk=_SOFTMAX_ROWS).to("cpu", torch.float64)
+        chunk = _SOFTMAX_ROWS if self._device.type == "cpu" else _SOFTMAX_ROWS_ELSEWHERE
+        return -self.softmax(hidden, targets, chunk=chunk).to("cpu", torch.float64)
 
     def _targets(self, names: Sequence[str]) -> Int[Tensor, "words"]:
         """The ids to be predicted; the reader's markers stand for the vocabulary's."""
