@@ -72,7 +72,9 @@ def test_every_kernel_equals_the_twin(data):
     dgates = spread(rows, 4 * dim, gap, data.draw(kinds), generator)
     dc_prev = spread(rows, dim, gap, torch.float32, generator)
     wanted = twin.cell_backward(activated, c_prev, c, dm=dm, dc=dc)
-    kernels.cell_backward(activated, c_prev, c, dm=dm, dc=dc, dgates=dgates, dc_prev=dc_prev, kernel=kernel)
+    dbias = torch.ones(4 * dim) if data.draw(st.booleans()) else None
+    kernels.cell_backward(activated, c_prev, c, dm=dm, dc=dc, dgates=dgates, dc_prev=dc_prev, dbias=dbias, kernel=kernel)
+    assert dbias is None or distance(dbias, wanted[0].sum(dim=0) + 1) < 2e-5
     assert distance(dgates, wanted[0].to(dgates.dtype)) < (4e-6 if dgates.dtype == torch.float32 else 4e-2)
     assert distance(dc_prev, wanted[1]) < 4e-6
 

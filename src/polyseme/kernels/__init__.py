@@ -41,7 +41,7 @@ class _Backward(ctypes.Structure):
 
     _fields_ = (
         [("rows", ctypes.c_int64), ("dim", ctypes.c_int64)]
-        + [(name, ctypes.c_void_p) for name in ("activated", "c_prev", "c", "dm", "dc", "dgates", "dc_prev")]
+        + [(name, ctypes.c_void_p) for name in ("activated", "c_prev", "c", "dm", "dc", "dgates", "dc_prev", "dbias")]
         + [(name, ctypes.c_int64) for name in ("activated_stride", "c_prev_stride", "c_stride", "dm_stride", "dc_stride")]
         + [(name, ctypes.c_int64) for name in ("dgates_stride", "dc_prev_stride")]
         + [(name, ctypes.c_int32) for name in ("activated_bf16", "dm_bf16", "dgates_bf16")]
@@ -113,8 +113,6 @@ def cell_forward(
         run(gates, c_prev, c, m, activated, added, bias, forget_bias, cell_clip)
         return
     rows, dim = _size(c_prev)
-    if bias is not None and (bias.dtype != torch.float32 or bias.shape != (4 * dim,) or not bias.is_contiguous()):
-        raise InputError(f"bias is {_seen(bias)}; wanted {4 * dim} adjacent float32 values.")
     gates_at, gates_stride, gates_bf16 = _matrix("gates", gates, rows, 4 * dim)
     c_prev_at, c_prev_stride, _ = _matrix("c_prev", c_prev, rows, dim, narrow=False)
     c_at, c_stride, _ = _matrix("c", c, rows, dim, narrow=False)
@@ -122,7 +120,7 @@ def cell_forward(
     added_at, added_stride, added_bf16 = _matrix("added", added, rows, 4 * dim)
     activated_at, activated_stride, activated_bf16 = _matrix("activated", activated, rows, 4 * dim)
     arguments = _Forward(
-        rows, dim, gates_at, added_at, None if bias is None else bias.data_ptr(), c_prev_at, c_at, m_at, activated_at,
+        rows, dim, gates_at, added_at, _vector("bias", bias, 4 * dim), c_prev_at, c_at, m_at, activated_at,
         gates_stride, added_stride, c_prev_stride, c_stride, m_stride, activated_stride,
         gates_bf16, added_bf16, m_bf16, activated_bf16,
         float("inf") if cell_clip is None else cell_clip, forget_bias,
@@ -139,6 +137,7 @@ def cell_backward(
     dc: Float[Tensor, "*rows dim"] | None,
     dgates: Float[Tensor, "*rows gates"],
     dc_prev: Float[Tensor, "*rows dim"],
+    dbias: Float[Tensor, "*stacks gates"] | None = None,
     kernel: Kernel | None = None,
 ) -> None:
     """The gradient of `cell_forward`: writes `dgates` and `dc_prev`.
@@ -151,12 +150,13 @@ def cell_backward(
         dc: gradient of `c` from the next step, float32; None is zero.
         dgates: receives the gradient of the pre-activations, float32 or bfloat16; may be `activated`.
         dc_prev: receives the gradient of `c_prev`, float32; may be `dc`.
+        dbias: the sum of the gates' gradients over the rows is added to it, float32, before any rounding to bfloat16.
         kernel: one of `available()`; None takes the fastest.
     """
     chosen = _choose(kernel, activated)
     if chosen == "torch":
         run = twin.cell_backward_into if activated.device.type == "cpu" else _compiled(twin.cell_backward_into)
-        run(activated, c_prev, c, dm, dc, dgates, dc_prev)
+        run(activated, c_prev, c, dm, dc, dgates, dc_prev, dbias)
         return
     rows, dim = _size(c_prev)
     activated_at, activated_stride, activated_bf16 = _matrix("activated", activated, rows, 4 * dim)
@@ -168,6 +168,7 @@ def cell_backward(
     dc_prev_at, dc_prev_stride, _ = _matrix("dc_prev", dc_prev, rows, dim, narrow=False)
     arguments = _Backward(
         rows, dim, activated_at, c_prev_at, c_at, dm_at, dc_at, dgates_at, dc_prev_at,
+        _vector("dbias", dbias, 4 * dim),
         activated_stride, c_prev_stride, c_stride, dm_stride, dc_stride, dgates_stride, dc_prev_stride,
         activated_bf16, dm_bf16, dgates_bf16,
     )  # fmt: skip
@@ -213,6 +214,15 @@ def _matrix(name: str, x: Tensor | None, rows: int, columns: int, *, narrow: boo
         kinds = "float32 or bfloat16" if narrow else "float32"
         raise InputError(f"{name} is {_seen(x)}; wanted {rows} x {columns}, {kinds}, on the CPU, columns adjacent.")
     return x.data_ptr(), x.stride(0), bf16
+
+
+def _vector(name: str, x: Tensor | None, length: int) -> int | None:
+    """Address of float32 values that stand side by side."""
+    if x is None:
+        return None
+    if x.dtype is not torch.float32 or x.shape != (length,) or not x.is_contiguous() or x.device.type != "cpu":
+        raise InputError(f"{name} is {_seen(x)}; wanted {length} adjacent float32 values on the CPU.")
+    return x.data_ptr()
 
 
 def _seen(x: Tensor) -> str:

@@ -39,6 +39,7 @@ typedef struct {
     const float *dc;        /* gradient from the next time step, or NULL */
     void *dgates;           /* may be `activated` */
     float *dc_prev;         /* may be `dc` */
+    float *dbias;           /* 4*dim, the sum of dgates over rows is added to it, or NULL */
     int64_t activated_stride, c_prev_stride, c_stride, dm_stride, dc_stride, dgates_stride, dc_prev_stride;
     int32_t activated_bf16, dm_bf16, dgates_bf16;
 } Backward;
@@ -210,7 +211,15 @@ INLINE void backward(const Backward *a) {
             }
             backward_chunk(act, a->c_prev + row * a->c_prev_stride + at, a->c + row * a->c_stride + at, dm, dc, out,
                            a->dc_prev + row * a->dc_prev_stride + at, n);
-            for (int b = 0; b < 4; b++) give(dgates, b * a->dim + at, a->dgates_bf16, out_room[b], n);
+            for (int b = 0; b < 4; b++) {
+                if (a->dbias != NULL) { /* out[b] is still in the cache */
+                    float *sum = a->dbias + b * a->dim + at;
+                    const float *part = out[b];
+#pragma omp simd
+                    for (int64_t k = 0; k < n; k++) sum[k] += part[k];
+                }
+                give(dgates, b * a->dim + at, a->dgates_bf16, out_room[b], n);
+            }
         }
     }
 }

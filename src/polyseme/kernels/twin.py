@@ -69,9 +69,12 @@ def cell_forward_into(
 
 
 def cell_backward_into(
-    activated: Tensor, c_prev: Tensor, c: Tensor, dm: Tensor, dc: Tensor | None, dgates: Tensor, dc_prev: Tensor
-) -> None:
+    activated: Tensor, c_prev: Tensor, c: Tensor, dm: Tensor, dc: Tensor | None, dgates: Tensor, dc_prev: Tensor,
+    dbias: Tensor | None,
+) -> None:  # fmt: skip
     """`cell_backward` with its results written in place."""
     new = cell_backward(activated, c_prev, c, dm=dm, dc=dc)
     dgates.copy_(new[0])
     dc_prev.copy_(new[1])
+    if dbias is not None:
+        dbias += new[0].sum(dim=-2)
