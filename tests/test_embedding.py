@@ -238,13 +238,17 @@ def test_a_state_dict_comes_back(trainable, tmp_path: Path):
     assert set(back.state_dict()) == set(module.state_dict())
 
 
-def test_a_state_dict_without_a_bilm_puts_the_original_back():
+@pytest.mark.parametrize("assign", [False, True])
+def test_a_state_dict_without_a_bilm_puts_the_original_back(assign):
+    before = values(ELMO)
     module = ElmoEmbedding(ELMO, dropout=0.0, trainable=True)
     untouched = ElmoEmbedding(ELMO, dropout=0.0)
     wanted = untouched(ids())[0][0]
     trained_step(module)
-    module.load_state_dict(untouched.state_dict())
+    module.load_state_dict(untouched.state_dict(), assign=assign)
     assert torch.equal(module(ids())[0][0], wanted)
+    trained_step(module)
+    assert same(before, values(ELMO))
 
 
 def test_inside_a_users_network():

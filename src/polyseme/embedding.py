@@ -252,9 +252,11 @@ def _fill_in_what_was_not_trained(
     original = dict(module.elmo.model.named_parameters())
     for name, parameter in module.bilm.named_parameters():
         key = f"{prefix}bilm.{name}"
-        if key in state and name not in module._own:
+        if key not in state:
+            # A copy where this module trains: with assign=True the tensor itself becomes the parameter.
+            state[key] = original[name].detach().to(parameter, copy=True) if name in module._own else parameter.detach()
+        elif name not in module._own:
             module.own(name, parameter)
-        state.setdefault(key, original[name].detach())
 
 
 def _check(

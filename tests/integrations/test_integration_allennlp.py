@@ -101,6 +101,18 @@ def set_mixes(module, mixes):
             scalar_mix.gamma.fill_(values["gamma"])
 
 
+def test_words_of_another_length(golden):
+    """AllenNLP's indexer always makes 50 characters, whatever the model reads (defect 8): an error, or garbage."""
+    folder = golden / "bilm_tf/max_characters_24"
+    sentences = read_json(golden / "bilm_tf/sentences.json")
+    wanted = np.load(folder / "zero_without_boundaries.npz")
+    embedder = ElmoEmbedder(folder / "options.json", folder / "weights.hdf5")
+    for row, array in enumerate(embedder.embed_batch(sentences)):
+        assert close(array, wanted[f"s{row:03d}"])
+    with pytest.raises(InputError, match="words of 50 characters were given; this model reads 24"):
+        Elmo(folder / "options.json", folder / "weights.hdf5", 1)(batch_to_ids(sentences))
+
+
 # The rest of the interface
 
 
