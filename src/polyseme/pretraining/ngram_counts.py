@@ -191,7 +191,7 @@ class _Counting:
         self.rows = rows  # that may be sorted at once
         self.report = report
         self.bits = max((self.events.size - 1).bit_length(), 1)
-        self.per_limb = 64 // self.bits
+        self.packable = 64 // self.bits
         self.spools = {k: _Rows(folder / f"{k}.all", k, self.events.dtype, files) for k in range(2, order + 1)}
         self.entries = {1: self.events.size}
         self.raw = np.zeros(self.events.size, dtype=np.int64)  # of order 1
@@ -244,29 +244,41 @@ class _Counting:
             if self.report is not None:
                 self.report(self.tokens, None, note="tokens read")
 
-    def _limbs(self, rows: np.ndarray) -> list[np.ndarray]:
-        """The rows as numbers of 64 bits, the most significant first, whose order is that of the rows."""
-        limbs = []
-        for first in range(0, rows.shape[1], self.per_limb):
-            limb = rows[:, first].astype(np.uint64)
-            for column in range(first + 1, min(first + self.per_limb, rows.shape[1])):
-                limb <<= np.uint64(self.bits)
-                limb |= rows[:, column]
-            limbs.append(limb)
-        return limbs
+    def _packed(self, rows: np.ndarray) -> np.ndarray:
+        """Rows that fit into 64 bits as numbers in the same order."""
+        packed = rows[:, 0].astype(np.uint64)
+        for column in range(1, rows.shape[1]):
+            packed <<= np.uint64(self.bits)
+            packed |= rows[:, column]
+        return packed
+
+    def _sorted(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The order that sorts the rows, and whether each row in it differs from the one before.
+
+        As many columns as fit into 64 bits decide first; where they leave ties, the ranks found stand in their place,
+        together with the next columns.
+        """
+        done = self.packable
+        key = self._packed(rows[:, :done])
+        while True:
+            order = np.argsort(key)
+            key = key[order]
+            new = np.ones(len(rows), dtype=bool)
+            new[1:] = key[1:] != key[:-1]
+            if done >= rows.shape[1]:
+                return order, new
+            rank = np.empty(len(rows), dtype=np.uint64)
+            rank[order] = np.cumsum(new)
+            columns = min((64 - len(rows).bit_length()) // self.bits, rows.shape[1] - done)
+            key = rank << np.uint64(columns * self.bits)
+            key |= self._packed(rows[:, done : done + columns])
+            done += columns
 
     def _combine(self, rows: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The distinct rows in order, their summed weights, and how many there were of each."""
         if not len(rows):
             return rows, weights, np.zeros(0, dtype=np.int64)
-        limbs = self._limbs(rows)
-        order = np.argsort(limbs[0]) if len(limbs) == 1 else np.lexsort(limbs[::-1])
-        new = np.zeros(len(rows), dtype=bool)
-        new[0] = True
-        for limb in limbs:
-            limb = limb[order]
-            new[1:] |= limb[1:] != limb[:-1]
-        del limbs
+        order, new = self._sorted(rows)
         firsts = np.flatnonzero(new)
         summed = np.add.reduceat(weights[order].astype(np.int64), firsts)
         return rows[order[firsts]], summed, np.diff(firsts, append=len(rows))
@@ -300,8 +312,8 @@ class _Counting:
             target.delete()
 
     def _keys(self, rows: np.ndarray) -> np.ndarray:
-        """The first limb of the rows' contexts."""
-        return self._limbs(rows[:, : min(rows.shape[1] - 1, self.per_limb)])[0]
+        """What parts are told apart by: the beginnings of the rows' contexts."""
+        return self._packed(rows[:, : min(rows.shape[1] - 1, self.packable)])
 
     def _sort(self, k: int) -> None:
         """Writes the entries of order k and the sizes of their contexts; fills the spool of the order below."""
