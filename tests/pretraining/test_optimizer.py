@@ -125,8 +125,11 @@ def test_extrapolated_accumulators_stand_for_many_updates():
         parameters["table"].grad = torch.full((6, 3), 0.5)
         method.step(Gradients(parameters, {}), rate=0.0)
     assert torch.equal(parameters["table"], before)
-    method.extrapolate(1000)
+    method.extrapolate(1000, {})
     torch.testing.assert_close(method.state["accumulator"]["table"], torch.full((6, 3), 1 + 1000 * 0.25))
+    assert method.gathered() == pytest.approx({"table": 250.0, "bias": 0.0})
+    method.extrapolate(1000, {"table": 80.0})
+    torch.testing.assert_close(method.state["accumulator"]["table"], torch.full((6, 3), 81.0))
     assert method.updates == 1000
 
 

@@ -162,8 +162,8 @@ def full_loss(
 
 def sampled_loss(
     hidden: Float[Tensor, "positions width"],
-    rows: Float[Tensor, "samples+targets width"],
-    bias: Float[Tensor, "samples+targets"],
+    rows: Float[Tensor, "rows width"],
+    bias: Float[Tensor, "rows"],
     targets: Int[Tensor, "positions"],
     columns: Int[Tensor, "positions"],
     draw: Draw,

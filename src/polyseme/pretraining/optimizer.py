@@ -99,13 +99,24 @@ class Optimizer:
         value.addcdiv_(first, root, value=-rate / (1 - beta1**self.updates))
 
     @torch.no_grad()
-    def extrapolate(self, updates: int) -> None:
-        """Makes what Adagrad has gathered so far stand for `updates` updates like it; AdamW's averages need no such thing."""
-        if self.config.name == "adagrad" and self.updates:
-            initial = self.config.initial_accumulator
-            for accumulator in self.state["accumulator"].values():
-                accumulator.sub_(initial).mul_(updates / self.updates).add_(initial)
-            self.updates = updates
+    def extrapolate(self, updates: int, means: Mapping[str, float]) -> None:
+        """Makes what Adagrad has gathered so far stand for `updates` updates; AdamW's averages need no such thing.
+
+        `means` are the `gathered` of those updates, where they are known: early gradients are larger than late ones.
+        """
+        if self.config.name != "adagrad" or not self.updates:
+            return
+        initial = self.config.initial_accumulator
+        for name, accumulator in self.state["accumulator"].items():
+            now = float(accumulator.sub_(initial).mean())
+            factor = means[name] / now if name in means and now > 0 else updates / self.updates
+            accumulator.mul_(factor).add_(initial)
+        self.updates = updates
+
+    def gathered(self) -> dict[str, float]:
+        """The mean of what each of Adagrad's accumulators has gathered."""
+        initial = self.config.initial_accumulator
+        return {name: float(tensor.mean()) - initial for name, tensor in self.state.get("accumulator", {}).items()}
 
     def state_dict(self) -> dict[str, Tensor]:
         """The state as flat named tensors, not copied."""

@@ -150,19 +150,25 @@ class Dealer:
         self.position = position[last] + taken[last]
         return _Pieces(start, words, position, taken)
 
+    def skip(self, pulled: int) -> None:
+        """Begins after this many sentences, all rows empty."""
+        self.pulled = pulled
+        self.left = np.zeros_like(self.left)
+        self._clear()
+
     def state_dict(self) -> dict[str, Any]:
-        """Where the rows are."""
+        """Where the rows are, as plain JSON values."""
         return {
             "pulled": self.pulled,
-            "sentence": self.sentence.copy(),
-            "position": self.position.copy(),
+            "sentence": self.sentence.tolist(),
+            "position": self.position.tolist(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on from there."""
         self.pulled = int(state["pulled"])
-        self.sentence = np.array(state["sentence"], dtype=np.int64)
-        self.position = np.array(state["position"], dtype=np.int64)
+        self.sentence = np.asarray(state["sentence"], dtype=np.int64)
+        self.position = np.asarray(state["position"], dtype=np.int64)
         lengths = self.corpus.offsets[self.sentence + 1] - self.corpus.offsets[self.sentence]
         self.left = lengths + 1 - self.position if self.pulled else np.zeros_like(self.position)
         self._clear()
@@ -193,7 +199,7 @@ class Streams:
         self.keep = (0, rows) if keep is None else keep
         number = 1 if streams == "shared" else 2
         self._dealers = [Dealer(corpus, rows, unroll, seed=(seed, stream) if shuffle else None) for stream in range(number)]
-        self._identity = {"rows": rows, "unroll": unroll, "shuffle": shuffle, "seed": seed, "corpus": corpus.digest}
+        self.identity = {"rows": rows, "unroll": unroll, "shuffle": shuffle, "seed": seed, "corpus": corpus.digest}
 
     @property
     def passes(self) -> float:
@@ -241,14 +247,19 @@ class Streams:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to go on exactly here; small."""
-        return {"identity": dict(self._identity), "dealers": [dealer.state_dict() for dealer in self._dealers]}
+        return {"identity": dict(self.identity), "dealers": [dealer.state_dict() for dealer in self._dealers]}
+
+    def skip(self, pulled: list[int]) -> None:
+        """Begins anew with empty rows, after this many sentences of each stream; streams not listed are as the first."""
+        for number, dealer in enumerate(self._dealers):
+            dealer.skip(pulled[number] if number < len(pulled) else pulled[0])
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on where the state was taken; it must be of the same corpus and settings."""
-        if state["identity"] != self._identity or len(state["dealers"]) != len(self._dealers):
+        if state["identity"] != self.identity or len(state["dealers"]) != len(self._dealers):
             raise InputError(
                 f"the position in the data belongs to {state['identity']} ({len(state['dealers'])} streams), not to "
-                f"{self._identity} ({len(self._dealers)} streams); resume with the same corpus and configuration."
+                f"{self.identity} ({len(self._dealers)} streams); resume with the same corpus and configuration."
             )
         for dealer, part in zip(self._dealers, state["dealers"], strict=True):
             dealer.load_state_dict(part)

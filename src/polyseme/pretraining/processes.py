@@ -1,0 +1,88 @@
+"""One process or many: what has to be brought together between them.
+
+Every process deals all rows of the global batch and keeps its own, draws the same negatives, and takes the same steps from
+gradients averaged over all. Only the first writes files.
+"""
+
+from collections.abc import Mapping
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from polyseme.pretraining.step import SparseRows
+
+
+class Processes:
+    """The processes of a run, this one being number `rank` of `size`; alone unless torch.distributed was initialised."""
+
+    def __init__(self, device: torch.device) -> None:
+        joined = dist.is_available() and dist.is_initialized()
+        self.rank = dist.get_rank() if joined else 0
+        self.size = dist.get_world_size() if joined else 1
+        self.device = device
+
+    @property
+    def first(self) -> bool:
+        """Whether this process writes the files."""
+        return self.rank == 0
+
+    def rows(self, rows: int) -> tuple[int, int]:
+        """Which of the global rows are this process's: from, up to."""
+        each = rows // self.size
+        return self.rank * each, (self.rank + 1) * each
+
+    def average(self, parameters: Mapping[str, nn.Parameter], sparse: dict[str, SparseRows]) -> None:
+        """Averages gradients in place: dense ones by name, sparse ones by joining their rows."""
+        if self.size == 1:
+            return
+        for parameter in parameters.values():
+            if parameter.grad is not None:
+                dist.all_reduce(parameter.grad)
+                parameter.grad.div_(self.size)
+        for name in sorted(sparse):
+            ids = self.gather(sparse[name].ids)
+            values = self.gather(sparse[name].values)
+            total = SparseRows(ids[0], values[0])
+            for part in zip(ids[1:], values[1:], strict=True):
+                total = total.merged(SparseRows(*part))
+            sparse[name] = SparseRows(total.ids, total.values.div_(self.size))
+
+    def mean(self, values: Tensor) -> Tensor:
+        """The mean of small tensors over all processes."""
+        if self.size > 1:
+            values = values.clone()
+            dist.all_reduce(values)
+            values = values / self.size
+        return values
+
+    def any(self, flag: bool) -> bool:
+        """Whether the flag is set in any process."""
+        if self.size == 1:
+            return flag
+        value = torch.tensor(int(flag), device=self.device)
+        dist.all_reduce(value, op=dist.ReduceOp.MAX)
+        return bool(value)
+
+    def gather(self, tensor: Tensor) -> list[Tensor]:
+        """Every process's tensor, in order of rank; their first axes may differ in length."""
+        if self.size == 1:
+            return [tensor]
+        lengths = [torch.zeros(1, dtype=torch.int64, device=self.device) for _ in range(self.size)]
+        dist.all_gather(lengths, torch.tensor([len(tensor)], device=self.device))
+        longest = max(int(length) for length in lengths)
+        padded = tensor.new_zeros((longest, *tensor.shape[1:]))
+        padded[: len(tensor)] = tensor
+        parts = [torch.empty_like(padded) for _ in range(self.size)]
+        dist.all_gather(parts, padded)
+        return [part[: int(length)] for part, length in zip(parts, lengths, strict=True)]
+
+    def joined(self, tensor: Tensor, *, axis: int) -> Tensor:
+        """All processes' tensors, side by side along their rows."""
+        parts = self.gather(tensor.to(self.device).movedim(axis, 0).contiguous())
+        return torch.cat(parts).movedim(0, axis)
+
+    def wait(self) -> None:
+        """Until all have come here."""
+        if self.size > 1:
+            dist.barrier()
