@@ -18,6 +18,9 @@ COMMANDS = (
     "perplexity",
     "score",
     "ngram",
+    "train",
+    "evaluate",
+    "predict",
 )
 
 
