@@ -33,7 +33,7 @@ def test_a_module(small: Checkpoint, tmp_path: Path, prefix: str, rows: int):
     checkpoint = read(_module(small, tmp_path / "elmo", prefix=prefix, rows=rows))
     assert checkpoint.layout == "hub"
     assert checkpoint.mixes == (Mix(weights=(0.25, -0.5, 1.0), gamma=2.0),)
-    assert checkpoint.config.tokenization == "whitespace"
+    assert checkpoint.config.tokenization == "penn"
     for name, tensor in small.tensors.items():
         assert tensor.equal(checkpoint.tensors[name])
     assert checkpoint.config.lstm == small.config.lstm

@@ -67,5 +67,4 @@ def _config(shapes: Mapping[str, tuple[int, ...]]) -> BiLMConfig:
         ),
         projection=shapes["CNN_proj/W_proj"][1],
         lstm=LSTMConfig(dim=dim, projection=width, layers=count(lstm_name(0, r"\d+", "W_0"))),
-        tokenization="whitespace",
     )
