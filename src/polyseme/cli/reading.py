@@ -1,5 +1,6 @@
 """Sentences for a command: from its arguments, from files, or from the standard input."""
 
+import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Literal
@@ -40,6 +41,7 @@ class SentenceSource:
         self._cut = _cutter("whitespace" if tokenized else elmo.config.tokenization, split=split)
         self._readers = [Reader([item]) for item in inputs]
         self.tokens = 0
+        self._bytes = 0.0  # of the inputs as stored, up to the last sentence
 
     @property
     def only_arguments(self) -> bool:
@@ -58,8 +60,13 @@ class SentenceSource:
             yield from document
 
     def _read(self, reader: "Reader") -> Iterator[list[str]]:
+        begun, before = self._bytes, 0
         for block in reader.sentences(None if self._tokenized else self._cut):
-            yield from map(self._count, block.sentences)
+            share = (reader.bytes_read - before) / max(len(block.sentences), 1)  # a block is read at once
+            for number, tokens in enumerate(block.sentences, 1):
+                self._bytes = begun + before + share * number
+                yield self._count(tokens)
+            before = reader.bytes_read
 
     def _count(self, tokens: list[str]) -> list[str]:
         self.tokens += len(tokens)
@@ -68,7 +75,7 @@ class SentenceSource:
     @property
     def _kilobytes(self) -> int | None:
         sizes = [reader.bytes_total for reader in self._readers]
-        return None if not sizes or None in sizes else -(-sum(size or 0 for size in sizes) // 1024)
+        return None if not sizes or None in sizes else math.ceil(sum(size or 0 for size in sizes) / 1024)
 
     def progress(self, title: str) -> ProgressDisplay:
         """A display of how far the input has been read: in kB where its size is known, else in tokens."""
@@ -80,7 +87,7 @@ class SentenceSource:
         if self._kilobytes is None:
             display(self.tokens)
         else:
-            display(-(-sum(reader.bytes_read for reader in self._readers) // 1024), note=f"{self.tokens:,} tokens")
+            display(math.ceil(self._bytes / 1024), note=f"{self.tokens:,} tokens")
 
 
 def _cutter(name: Literal["penn", "whitespace", "characters"], *, split: bool) -> Callable[[str], list[list[str]]]:
