@@ -29,6 +29,10 @@ def test_pretrained_words_are_found_as_they_stand_or_in_lower_case():
     assert ids[0, 2] == 0
     words.offsets.data[0] = 9.0
     assert words(ids)[0, 2].tolist() == [9, 9, 9, 9]
+    own = Words.build(WordConfig(), VECTORS, [*TEXTS, ("dog",)])
+    assert (own.words[0], own.learned) == ("dog", 1)
+    own(torch.tensor([own.ids(["dog", "cat"])])).sum().backward()
+    assert own.offsets.grad.tolist() == [[0] * 4, [1] * 4]
     zero = Words.build(WordConfig(unknown="zero", trainable=True), VECTORS, TEXTS)
     zero.offsets.data[0] = 9.0
     assert not zero(torch.zeros(1, 1, dtype=torch.int64)).any()

@@ -26,13 +26,18 @@ from polyseme.tasks.readers import bilm_form, read_lines
 class WordConfig(Checked):
     """Word vectors. Pretrained ones stay as they are; `trainable` learns an offset for each word of the training text.
 
-    A word is looked up as it stands, then in lower case. `unknown` words share a learned vector, or have none ("zero").
-    Without pretrained vectors every training word seen twice has a learned vector of `dim`.
+    A word is looked up as it stands, then in lower case. Of the `unknown` words those that the training text holds twice
+    learn a vector "each" and the rest share one; or all of them have none ("zero"). Without pretrained vectors all words
+    are unknown, and `dim` says how wide they are.
     """
 
     dim: int = 100
     trainable: bool = False
-    unknown: Literal["learned", "zero"] = "learned"
+    unknown: Literal["each", "zero"] = "each"
+
+    def validate(self) -> None:
+        """The width must be possible."""
+        self.positive("dim")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,29 +236,29 @@ class Spelling(nn.Module):
 
 
 class Words(nn.Module):
-    """Rows: 0 unknown, then the training words that have something learned, then the other pretrained words."""
+    """Rows: 0 unknown, then the training words that learn something, then the other pretrained words."""
 
     def __init__(self, config: WordConfig, words: Sequence[str], learned: int, dim: int) -> None:
         super().__init__()
         self.config, self.words, self.learned, self.width = config, tuple(words), learned, dim
         self.rows = {word: row for row, word in enumerate(self.words, 1)}
         self.register_buffer("vectors", torch.zeros(len(self.words) + 1, dim, dtype=torch.float16))
-        self.offsets = nn.Parameter(torch.zeros(learned + 1, dim), requires_grad=learned > 0 or config.unknown == "learned")
+        self.offsets = nn.Parameter(torch.zeros(learned + 1, dim), requires_grad=learned > 0 or config.unknown == "each")
 
     @classmethod
     def build(cls, config: WordConfig, vectors: WordVectors | None, known: Iterable[Sequence[str]]) -> "Words":
         """From pretrained vectors, if any, and the training text."""
         counts = Counter(token for sentence in known for token in sentence)
-        if vectors is None:
-            words = [word for word, count in counts.most_common() if count > 1]
-            module = cls(config, words, len(words), config.dim)
-            nn.init.normal_(module.offsets, std=0.1)
-            return module
+        vectors = vectors or WordVectors((), np.zeros((0, config.dim), np.float16))
         place = {word: row for row, word in enumerate(vectors.words)}
+        own = [word for word, count in counts.most_common() if count > 1 and word not in place and word.lower() not in place]
+        own = own if config.unknown == "each" else []
         met = {found: 0 for word in counts for found in (word, word.lower()) if found in place} if config.trainable else {}
-        words = [*met, *(word for word in vectors.words if word not in met)]
-        module = cls(config, words, len(met), vectors.vectors.shape[1])
-        module.vectors[1:] = torch.from_numpy(vectors.vectors[[place[word] for word in words]])  # pyrefly: ignore
+        words = [*own, *met, *(word for word in vectors.words if word not in met)]
+        module = cls(config, words, len(own) + len(met), vectors.vectors.shape[1])
+        rows = [place[word] for word in words[len(own) :]]
+        module.vectors[len(own) + 1 :] = torch.from_numpy(vectors.vectors[rows])  # pyrefly: ignore
+        nn.init.normal_(module.offsets.data[1 : len(own) + 1], std=0.1)
         return module
 
     def ids(self, tokens: Iterable[str]) -> list[int]:
@@ -267,7 +272,7 @@ class Words(nn.Module):
         if not self.offsets.requires_grad:
             return fixed
         # Row 0 of the offsets is the unknown word; rows past the learned ones take a zero.
-        offsets = self.offsets if self.config.unknown == "learned" else torch.cat([self.offsets[:1] * 0, self.offsets[1:]])
+        offsets = self.offsets if self.config.unknown == "each" else torch.cat([self.offsets[:1] * 0, self.offsets[1:]])
         learned = F.embedding(ids.clamp(max=self.learned), offsets) * (ids <= self.learned)[:, :, None]
         return fixed + learned
 
