@@ -185,6 +185,21 @@ def test_nothing_stays_behind_after_a_call():
     assert after - before < 50_000
 
 
+def test_token_vectors_alone_need_no_lstm():
+    def never(module, given):
+        raise AssertionError("the LSTM was run")
+
+    elmo = tiny_elmo(seed=2)
+    wanted = elmo.embed([SENTENCE * 5, SENTENCE])
+    hook = elmo.model.lstm.stack("forward")[0].register_forward_pre_hook(never)
+    for batch_tokens in (None, 4):
+        found = elmo.embed([SENTENCE * 5, SENTENCE], layers="token", batch_tokens=batch_tokens)
+        assert all(close(one, other[0]) for one, other in zip(found, wanted, strict=True))
+    with pytest.raises(AssertionError, match="the LSTM was run"):
+        elmo.embed([SENTENCE], layers="lstm1")
+    hook.remove()
+
+
 def test_arrays_own_their_memory():
     """A view would keep its whole batch alive."""
     for layers in ("all", "top", "mean", 0):

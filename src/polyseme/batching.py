@@ -52,7 +52,7 @@ def encode(
         start = LSTMState(h=start.h.to(vectors), c=start.c.to(vectors))
         # Reduced precision is asked for by a model of that type, never by what surrounds the call.
         with torch.autocast(device, enabled=False):
-            if len(sentences[0]) > batch_tokens:
+            if len(sentences[0]) > batch_tokens and (carry or any(layers)):
                 found, end = _in_pieces(model, vectors, sentences[0], start, layers=layers, piece=batch_tokens)
                 results = [found]
             else:
