@@ -52,6 +52,15 @@ def test_memory_error(failing):
     assert "not enough memory" in result.stderr
 
 
+def test_a_terminal_that_cannot_show_the_text(failing):
+    failing(UnicodeEncodeError("latin-1", "日", 0, 1, "ordinal not in range"))
+    result = CliRunner().invoke(main, ["fail"])
+    assert (result.exit_code, result.stderr) == (
+        1,
+        "Error: the terminal's encoding, latin-1, lacks a character; set PYTHONUTF8=1.\n",
+    )
+
+
 def test_interruption_ends_with_status_1(failing):
     failing(KeyboardInterrupt())
     result = CliRunner().invoke(main, ["fail"])

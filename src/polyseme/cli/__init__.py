@@ -3,8 +3,12 @@
 Command files import click and `polyseme.errors` at the top and everything else inside the function, so that help is instant.
 """
 
+import contextlib
 import errno
 import importlib
+import signal
+import threading
+from collections.abc import Iterator
 
 import click
 
@@ -15,6 +19,8 @@ COMMANDS = (
     "info",
     "convert",
     "embed",
+    "prepare",
+    "pretrain",
     "perplexity",
     "score",
     "ngram",
@@ -40,7 +46,8 @@ class Commands(click.Group):
     def invoke(self, ctx: click.Context) -> object:
         """Runs the command; an error we foresaw ends as `Error: ...` on the standard error stream, status 1."""
         try:
-            return super().invoke(ctx)
+            with _orderly_end():
+                return super().invoke(ctx)
         except PolysemeError as error:
             raise click.ClickException(" ".join(str(error).split())) from error
         except OSError as error:
@@ -54,6 +61,23 @@ class Commands(click.Group):
             ) from error
         except MemoryError as error:
             raise click.ClickException("not enough memory; give smaller batches or shorter texts.") from error
+
+
+@contextlib.contextmanager
+def _orderly_end() -> Iterator[None]:
+    """Lets a request to end (SIGTERM) unwind like an interruption, so that nothing half-written stays behind."""
+
+    def end(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    ours = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    if ours:
+        signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        if ours:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 @click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
