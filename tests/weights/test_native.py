@@ -181,6 +181,10 @@ def test_huge_shapes_take_no_memory(small: Checkpoint, tmp_path: Path):
     write_native(small, tmp_path / "model")
     path = tmp_path / "model" / "config.json"
     values = json.loads(path.read_text())
+    values["model"]["lstm"]["dim"] = 10**18
+    path.write_text(json.dumps(values))
+    with pytest.raises(WeightsError, match="no machine can hold"):
+        read(tmp_path / "model")
     values["model"]["lstm"]["dim"] = 10**9
     path.write_text(json.dumps(values))
     with pytest.raises(WeightsError, match="has shape"):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from polyseme.errors import WeightsError
+from polyseme.errors import InputError, WeightsError
 from polyseme.weights import checkpoint_hash, read
 
 
@@ -115,6 +115,11 @@ def test_options_and_vocabulary_from_outside(golden: Path, tmp_path: Path):
     assert checkpoint_hash(found) == checkpoint_hash(read(source))
     assert found.vocabulary is not None
     assert len(found.vocabulary) == 3
+
+
+def test_options_for_a_model_that_has_none(golden: Path):
+    with pytest.raises(InputError, match="is an ELMoForManyLangs model, which takes no options"):
+        read(golden / "nlpl" / "many_langs.zip", options=golden / "allennlp_th" / "options.json")
 
 
 def test_the_system_s_own_entries_are_passed_over(golden: Path, tmp_path: Path):

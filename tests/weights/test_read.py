@@ -96,8 +96,11 @@ def test_arguments(small: Checkpoint, tmp_path: Path):
     for name in ("options", "vocabulary", "token_embeddings"):
         with pytest.raises(WeightsError, match=f"{name} is 'none.x', which is no file"):
             read(tmp_path / "model", **{name: "none.x"})
-    with pytest.raises(InputError, match="token_embeddings go with an HDF5 file"):
-        read(tmp_path / "model", token_embeddings=tmp_path / "model" / "config.json")
+    for name in ("options", "vocabulary", "token_embeddings"):
+        with pytest.raises(InputError, match=f"is a folder with .* which takes no {name}"):
+            read(tmp_path / "model", **{name: tmp_path / "model" / "config.json"})
+    with pytest.raises(InputError, match=r"revision is 'v1', but .* is a local path"):
+        read(tmp_path / "model", revision="v1")
     for name in ("x.th", "x.zip", "x.safetensors"):
         with pytest.raises(InputError, match=f"{re.escape(name)} cannot be written"):
             write(small, tmp_path / name)

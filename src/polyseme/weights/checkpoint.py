@@ -33,9 +33,16 @@ class Checkpoint:
 
 def expected_shapes(config: BiLMConfig) -> dict[str, tuple[int, ...]]:
     """The native name and shape of every tensor a configuration needs; takes no memory."""
-    with torch.device("meta"):
-        model = BiLM(config)
-    return {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+    return {name: tuple(parameter.shape) for name, parameter in _empty(config).named_parameters()}
+
+
+def _empty(config: BiLMConfig) -> BiLM:
+    """A model whose tensors have shapes and no memory."""
+    try:
+        with torch.device("meta"):
+            return BiLM(config)
+    except (RuntimeError, OverflowError, TypeError) as error:
+        raise WeightsError(f"the configuration asks for tensors no machine can hold ({error}); it is damaged.") from error
 
 
 def compare_keys(
@@ -122,8 +129,7 @@ def build(checkpoint: Checkpoint) -> BiLM:
     Names wanted by the model, offered by the checkpoint and written into the model are compared, all three.
     """
     verify(checkpoint)
-    with torch.device("meta"):
-        model = BiLM(checkpoint.config)
+    model = _empty(checkpoint.config)
     written = set()
     for name, parameter in list(model.named_parameters()):
         owner, _, leaf = name.rpartition(".")

@@ -187,9 +187,10 @@ def replacing_folder(target: Path, *, known: frozenset[str]) -> Iterator[Path]:
             new = work / "new"
             new.mkdir()
             yield new
-            for entry in new.iterdir():
-                entry.chmod(0o666 & ~_umask())
-                _sync(entry)
+            for entry in new.rglob("*"):
+                if entry.is_file():
+                    entry.chmod(0o666 & ~_umask())
+                    _sync(entry)
             if target.exists():
                 # A folder that is not empty cannot be replaced in one step: the old one steps aside and comes back if need be.
                 target.rename(work / "old")

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from polyseme.errors import WeightsError
+from polyseme.errors import InputError, WeightsError
 from polyseme.vocabulary import Vocabulary
 from polyseme.weights.allennlp import read_hdf5
 from polyseme.weights.checkpoint import Checkpoint
@@ -15,6 +15,8 @@ def read_zip(path: Path, *, options: Path | None = None, vocabulary: Path | None
     """A checkpoint from a zip; options and vocabulary are those inside unless they are given."""
     files = Zip(path)
     if is_many_langs(files):
+        if options is not None or vocabulary is not None:
+            raise InputError(f"{path} is an ELMoForManyLangs model, which takes no options and no vocabulary; leave them out.")
         return read_many_langs(files)
     names = files.names()
     weights = [name for name in names if name.endswith((".hdf5", ".h5"))]

@@ -21,6 +21,15 @@ LAYOUTS = {
 }
 
 
+#: What goes with a layout beside its path; the others hold everything themselves.
+_TAKES = {
+    "bilm_tf": ("options", "vocabulary"),
+    "allennlp": ("options", "vocabulary", "token_embeddings"),
+    "torch_state": ("options",),
+    "nlpl": ("options", "vocabulary"),
+}
+
+
 @dataclass(frozen=True)
 class _Request:
     """What was asked for; the paths beside the first are None where nothing was given."""
@@ -78,6 +87,8 @@ def _locate(path: str | Path, revision: str | None) -> Path:
     """The local path, after fetching it if it names a model elsewhere."""
     local = Path(path)
     if local.exists() or bilm_tf.find_prefix(local) is not None:
+        if revision is not None:
+            raise InputError(f"revision is {revision!r}, but {path} is a local path; rename that, or leave revision out.")
         return local
     bundled = Path(__file__).parent.parent / "models" / str(path)
     if isinstance(path, str) and bundled.is_dir() and "/" not in path and path not in ("", ".", ".."):
@@ -93,8 +104,10 @@ def _wanted() -> str:
 
 def _read(request: _Request, layout: str | None) -> Checkpoint:
     layout = layout or _recognise(request.path)
-    if request.token_embeddings is not None and layout != "allennlp":
-        raise InputError(f"token_embeddings go with an HDF5 file and its options; {request.path} is {LAYOUTS[layout]}.")
+    given = [name for name in ("options", "vocabulary", "token_embeddings") if getattr(request, name) is not None]
+    surplus = [name for name in given if name not in _TAKES.get(layout, ())]
+    if surplus:
+        raise InputError(f"{request.path} is {LAYOUTS[layout]}, which takes no {' and no '.join(surplus)}; leave it out.")
     path, options, vocabulary = request.path, request.options, request.vocabulary
     if layout == "native":
         return native.read_native(path if path.is_dir() else path.parent)
