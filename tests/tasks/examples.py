@@ -27,7 +27,7 @@ def write_entities(path, *, seed=0, count=48):
     return path
 
 
-def write_opinions(path, *, seed=0, count=40):
+def write_opinions(path, *, seed=0, count=100):
     """label<TAB>text."""
     rng = random.Random(seed)
     words = {"good": ["great", "fine", "lovely"], "bad": ["awful", "dull", "poor"]}
@@ -56,7 +56,7 @@ def classifier(tmp_path, *, model=None, inputs=SMALL, epochs=8, **changes):
     config = TaskConfig(
         model=model or ClassifierConfig(dense=16, hidden=8, input_dropout=0.0, dense_dropout=0.0, head_dropout=(0.0, 0.0, 0.0)),
         inputs=inputs,
-        fit=FitConfig(epochs=epochs, batch=8, learning_rate=0.02),
+        fit=FitConfig(epochs=epochs, batch=8, learning_rate=0.01),
         train=str(write_opinions(tmp_path / "train.tsv")),
         dev=str(write_opinions(tmp_path / "dev.tsv", seed=1, count=12)),
         folder=str(tmp_path / "run"),

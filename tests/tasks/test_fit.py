@@ -150,6 +150,25 @@ def test_phrases_are_drawn_anew_each_epoch(tmp_path):
     assert steps[-1] == 2 * (2 + 3)
 
 
+def test_a_share_of_the_training_data(tmp_path):
+    def steps(share):
+        config = tagger(tmp_path, epochs=1, folder=str(tmp_path / str(share)))
+        totals = []
+        fit(replace(config, fit=replace(config.fit, share=share, batch=1)), report=lambda d, t=None, *, note="": totals.append(t))
+        return totals[-1]
+
+    assert (steps(1.0), steps(0.5), steps(0.001)) == (48, 24, 1)
+    (tmp_path / "train.txt").write_text("(3 (2 It) (4 works))\n" * 4)
+    (tmp_path / "dev.txt").write_text("(3 (2 It) (4 works))\n")
+    model = ClassifierConfig(file="trees", dense=4, hidden=2)
+    config = classifier(tmp_path, model=model, epochs=1, train=str(tmp_path / "train.txt"), dev=str(tmp_path / "dev.txt"))
+    totals = []
+    fit(replace(config, fit=replace(config.fit, share=0.5, batch=1)), report=lambda d, t=None, *, note="": totals.append(t))
+    assert totals[-1] == 2 * 3
+    with pytest.raises(InputError, match="share is 0"):
+        FitConfig(share=0.0)
+
+
 def test_mean_and_spread():
     assert mean_and_spread([1.0, 3.0]) == (2.0, pytest.approx(2**0.5))
     assert mean_and_spread([5.0]) == (5.0, 0.0)

@@ -11,9 +11,14 @@ from tasks.examples import classifier, tagger, write_entities
 from tiny import tiny_elmo
 
 
-def test_a_saved_tagger_predicts_the_same(tmp_path):
-    fitted = fit(tagger(tmp_path)).trained
-    loaded = TrainedTask.load(tmp_path / "run")
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory):
+    """A tagger of names, fitted; its folder is in its configuration."""
+    return fit(tagger(tmp_path_factory.mktemp("tagger"))).trained
+
+
+def test_a_saved_tagger_predicts_the_same(fitted):
+    loaded = TrainedTask.load(fitted.config.folder)
     sentences = ["she met Bob Miller .", ["from", "Rome"], []]
     answers = loaded.predict(sentences)
     assert answers == fitted.predict(sentences)
@@ -36,8 +41,8 @@ def test_predictions_do_not_depend_on_their_neighbours(tmp_path):
         assert alone.probabilities == pytest.approx(answer.probabilities, abs=1e-5)
 
 
-def test_predictions_are_written_as_the_official_scorer_reads_them(tmp_path):
-    trained = fit(tagger(tmp_path)).trained
+def test_predictions_are_written_as_the_official_scorer_reads_them(fitted, tmp_path):
+    trained = fitted
     path = write_entities(tmp_path / "test.conll", seed=3, count=5)
     scores, records, answers = trained.evaluate(path)
     lines = "".join(trained.task.to_lines(*pair) for pair in zip(records, answers, strict=True))
@@ -89,8 +94,7 @@ def test_damaged_folders(tmp_path):
         TrainedTask.load(tmp_path / "run")
 
 
-def test_unknown_labels_at_evaluation(tmp_path):
-    trained = fit(tagger(tmp_path, epochs=1)).trained
+def test_unknown_labels_at_evaluation(fitted, tmp_path):
     (tmp_path / "test.conll").write_text("a\tO\nb\tB-thing\n")
     with pytest.raises(FormatError, match="line 2"):
-        trained.evaluate(tmp_path / "test.conll")
+        fitted.evaluate(tmp_path / "test.conll")

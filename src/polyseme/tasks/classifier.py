@@ -180,6 +180,10 @@ class ClassifierTask(Task[LabelledText, Classification]):
         """label<TAB>text."""
         return f"{answer.label}\t{' '.join(record.tokens)}\n"
 
+    def unit(self, record: LabelledText) -> object:
+        """The line: a tree with all its phrases."""
+        return record.line
+
     def draw(self, records: Sequence[LabelledText], generator: np.random.Generator) -> Sequence[int]:
         """All whole texts and as many phrases as configured."""
         if self.config.phrases is None:

@@ -20,6 +20,7 @@ class FitConfig(Checked):
 
     epochs, patience     at most so many; stop when the score on dev has not risen for so many
     batch                records a step
+    share                of the training records; smaller shares are part of larger ones, whatever the seed
     bilm_rate            a fine-tuned biLM learns at this share of the learning rate
     clip_norm            of the gradient; None: not clipped
     decay, decay_after   the rate is multiplied by `decay` when dev has not risen for `decay_after` epochs
@@ -28,6 +29,7 @@ class FitConfig(Checked):
     epochs: int = 75
     patience: int = 25
     batch: int = 32
+    share: float = 1.0
     optimizer: Literal["adam", "adadelta"] = "adam"
     learning_rate: float = 0.001
     bilm_rate: float = 0.1
@@ -41,6 +43,8 @@ class FitConfig(Checked):
     def validate(self) -> None:
         """Counts must be possible."""
         self.positive("epochs", "patience", "batch", "decay_after")
+        if not 0 < self.share <= 1:
+            raise InputError(f"FitConfig.share is {self.share}; wanted more than 0 and at most 1.")
 
 
 @dataclass(frozen=True, kw_only=True)

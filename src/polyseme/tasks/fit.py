@@ -16,7 +16,7 @@ from torch import nn
 
 from polyseme.errors import FormatError, InputError
 from polyseme.progress import Report
-from polyseme.tasks.config import FitConfig, TaskConfig, make_task
+from polyseme.tasks.config import FitConfig, Task, TaskConfig, make_task
 from polyseme.tasks.inputs import Texts, Words, WordVectors
 from polyseme.tasks.layers import cached_layers, embed_texts
 from polyseme.tasks.readers import VocabularyReport, report_vocabulary
@@ -94,7 +94,7 @@ def fit(
     if config.vectors is not None and vectors is None:
         vectors = WordVectors.read(config.vectors)
     task = make_task(config.model)
-    train, dev = task.read(config.train, training=True), task.read(config.dev)
+    train, dev = _share(task, task.read(config.train, training=True), config.fit.share), task.read(config.dev)
     inventory = task.inventory(train)  # pyrefly: ignore
     task.check(dev, inventory, config.dev)  # pyrefly: ignore
     reference = None
@@ -148,6 +148,14 @@ def mean_and_spread(values: Sequence[float]) -> tuple[float, float]:
     """Mean and sample standard deviation (0 for a single value)."""
     mean = sum(values) / len(values)
     return mean, math.sqrt(sum((value - mean) ** 2 for value in values) / max(1, len(values) - 1))
+
+
+def _share(task: Task, records: list[Any], share: float) -> list[Any]:
+    """The first so many of the units in a random order that is always the same; at least one."""
+    units = list(dict.fromkeys(task.unit(record) for record in records))
+    order = np.random.default_rng(0).permutation(len(units))[: max(1, round(share * len(units)))]
+    kept = {units[number] for number in order}
+    return [record for record in records if task.unit(record) in kept]
 
 
 def _read(trained: TrainedTask, train: list[Any], dev: list[Any], report: Report | None) -> tuple[_Data, VocabularyReport | None]:

@@ -100,6 +100,10 @@ class Task(ABC, Generic[Record, Answer]):
         """The number of the document the record stands in, for vectors computed in document context."""
         return 0
 
+    def unit(self, record: Record) -> object:
+        """What is taken or left as a whole when only a share of the training data is used; the record by default."""
+        return id(record)
+
     def draw(self, records: Sequence[Record], generator: np.random.Generator) -> Sequence[int]:
         """The records of one epoch; all of them by default."""
         return range(len(records))
