@@ -1,7 +1,7 @@
 """Memory and time to load a model of the original's shapes (93.6 million parameters, 375 MB).
 
     python benchmarks/load_memory.py            # every layout
-    python benchmarks/load_memory.py hdf5 native
+    python benchmarks/load_memory.py hdf5 native --out results.json
 
 Random weights are written once to a temporary folder; then each layout is read and built in a fresh process. The figure is the
 largest resident memory above that after `import torch` (VmHWM and VmRSS of /proc, so Linux only), divided by the size of the
@@ -10,6 +10,8 @@ weight file.
 
 import argparse
 import json
+import platform
+import re
 import subprocess
 import sys
 import tempfile
@@ -87,6 +89,7 @@ def main() -> None:
     """Prints one line per layout."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("layouts", nargs="*", help=f"of {', '.join(LAYOUTS)}; without any, all")
+    parser.add_argument("--out", type=Path, help="a JSON file for the figures, the versions and the machine")
     parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.measure:
@@ -96,10 +99,25 @@ def main() -> None:
         folder = Path(name)
         write_random(folder)
         print(f"{'layout':16} {'file MB':>8} {'added MB':>9} {'ratio':>6} {'seconds':>8}")
+        results = {}
         for layout in arguments.layouts or LAYOUTS:
             result = run(folder, layout)
+            results[layout] = result
             ratio = result["added"] / result["size"]
             print(f"{layout:16} {result['size'] / 1e6:8.0f} {result['added'] / 1e6:9.0f} {ratio:6.2f} {result['seconds']:8.2f}")
+    if arguments.out:
+        arguments.out.write_text(json.dumps(about() | {"layouts": results}, indent=1) + "\n", encoding="utf-8")
+
+
+def about() -> dict[str, object]:
+    """How and where the figures were measured."""
+    import h5py
+    import torch
+
+    cpu = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+    versions = {"python": platform.python_version(), "torch": torch.__version__, "h5py": h5py.__version__}
+    machine = f"{cpu[1] if cpu else platform.machine()}, {torch.get_num_threads()} threads"
+    return {"command": "python benchmarks/load_memory.py", "machine": machine, "versions": versions}
 
 
 if __name__ == "__main__":
