@@ -56,6 +56,7 @@ class TokenEncoder(nn.Module):
         """One vector per distinct word."""
         parts = []
         if self.words is not None:
+            assert words.ids is not None
             parts.append(F.embedding(words.ids, self.words))
         if self.characters is not None:
             parts.append(self.characters(words.characters))

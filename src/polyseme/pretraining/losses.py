@@ -104,7 +104,7 @@ class _FullLoss(torch.autograd.Function):
         return total
 
     @staticmethod
-    def backward(ctx, grad):
+    def backward(ctx, grad):  # pyrefly: ignore[bad-override]
         dhidden, dweight, dbias = ctx.saved_tensors
         return dhidden * grad, dweight * grad, dbias * grad, None, None, None
 
@@ -142,7 +142,7 @@ class _SampledLoss(torch.autograd.Function):
         return total
 
     @staticmethod
-    def backward(ctx, grad):
+    def backward(ctx, grad):  # pyrefly: ignore[bad-override]
         dhidden, drows, dbias = ctx.saved_tensors
         return dhidden * grad, drows * grad, dbias * grad, None, None, None, None, None, None
 

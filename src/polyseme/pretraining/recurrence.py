@@ -58,7 +58,7 @@ class _LayerWindow(torch.autograd.Function):
         return hidden.float(), last_h, last_c
 
     @staticmethod
-    def backward(ctx, grad, _h, _c):
+    def backward(ctx, grad, _h, _c):  # pyrefly: ignore[bad-override]
         config, dtype = ctx.config, ctx.dtype
         low, h0, c0, gates, inner, hidden, input_weight, recurrent_weight, projection, *cells = ctx.saved_tensors
         directions, time = grad.shape[:2]
