@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from polyseme.errors import WeightsError as WeightsError
     from polyseme.lstm import LSTMState as LSTMState
     from polyseme.mix import ScalarMix as ScalarMix
+    from polyseme.tasks.fit import fit as fit
     from polyseme.vocabulary import Vocabulary as Vocabulary
     from polyseme.weights import convert as convert
     from polyseme.weights.loading import load as load
@@ -35,6 +36,7 @@ _HOMES = {
     "Vocabulary": "polyseme.vocabulary",
     "WeightsError": "polyseme.errors",
     "convert": "polyseme.weights",
+    "fit": "polyseme.tasks.fit",
     "load": "polyseme.weights.loading",
     "save": "polyseme.weights.loading",
 }
@@ -52,6 +54,7 @@ __all__ = [
     "WeightsError",
     "__version__",
     "convert",
+    "fit",
     "load",
     "save",
 ]
