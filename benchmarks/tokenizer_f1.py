@@ -10,6 +10,7 @@ and have to be found again. Many of EWT's paragraphs hold letter heads and lists
 import argparse
 import json
 import lzma
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -102,7 +103,14 @@ def measure(paths: list[Path]) -> dict[str, object]:
 def main() -> None:
     """Prints one JSON object for dev and test together, and one for train."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="the folder with dev.conllu.xz, test.conllu.xz and train.conllu.xz")
+    shared = Path(__file__).resolve().parent.parent / os.environ.get("POLYSEME_SHARED", "../shared")
+    parser.add_argument(
+        "folder",
+        type=Path,
+        nargs="?",
+        default=shared / "data/pos/ud-ewt",
+        help="the folder with dev.conllu.xz, test.conllu.xz and train.conllu.xz",
+    )
     folder = parser.parse_args().folder
     for parts in (["dev", "test"], ["train"]):
         print(json.dumps(measure([folder / f"{part}.conllu.xz" for part in parts])))
