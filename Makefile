@@ -29,5 +29,12 @@ bench: .venv/stamp  ## every published number
 docs: .venv/stamp  ## the documentation, into site/
 	.venv/bin/python docs/api.py && .venv/bin/zensical build --clean --strict
 
-train-more: .venv/stamp  ## let the bundled model see more text
-	.venv/bin/polyseme pretrain --from en-small
+TEXT ?= ../shared/data/corpus/*.txt.xz
+MORE ?= 10000000
+
+build/corpus: .venv/stamp
+	.venv/bin/polyseme prepare '$(TEXT)' --output $@
+
+train-more: .venv/stamp build/corpus  ## let the bundled model see MORE tokens of TEXT
+	.venv/bin/polyseme pretrain build/corpus --output build/train-more --from en-small --more $(MORE) \
+		--export src/polyseme/models/en-small --dtype float16

@@ -56,7 +56,7 @@ def training_facts(run: Run, *, seconds: float, heldout: dict[str, float]) -> di
     }
 
 
-def export(run: Run, folder: str | Path, facts: dict[str, Any], *, dtype: Dtype = "float32", card: str | None = None) -> None:
+def export(run: Run, folder: str | Path, facts: dict[str, Any]) -> None:
     """Writes the run's model as a native folder, training.json included."""
     tensors = {name: parameter.detach().cpu() for name, parameter in run.parameters.items()}
     metadata = {"tokens": f"{run.tokens:,}"}
@@ -68,12 +68,25 @@ def export(run: Run, folder: str | Path, facts: dict[str, Any], *, dtype: Dtype 
         characters=run.lists.characters,
         metadata=metadata,
     )
-    with replacing_folder(Path(folder), known=FILES | {TRAINING}) as work:
+    _write(checkpoint, Path(folder), json.dumps(facts, indent=1) + "\n", dtype="float32", card=None)
+
+
+def copy_model(model: Path, target: str | Path, *, dtype: Dtype) -> None:
+    """Writes an exported folder again, in another precision; the card of a model that stands there stays."""
+    from polyseme.weights.read import read
+
+    card = Path(target) / "README.md"
+    text = card.read_text(encoding="utf-8") if card.is_file() else None
+    _write(read(model), Path(target), (model / TRAINING).read_text(encoding="utf-8"), dtype=dtype, card=text)
+
+
+def _write(checkpoint: Checkpoint, folder: Path, training: str, *, dtype: Dtype, card: str | None) -> None:
+    with replacing_folder(folder, known=FILES | {TRAINING}) as work:
         write_native(checkpoint, work / "model", dtype=dtype, card=card)
         for file in (work / "model").iterdir():
             file.rename(work / file.name)
         (work / "model").rmdir()
-        (work / TRAINING).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+        (work / TRAINING).write_text(training, encoding="utf-8")
 
 
 def start_from(path: str | Path, *, vocabulary: Vocabulary | None = None, seed: int = 1) -> Start:
@@ -99,9 +112,7 @@ def start_from(path: str | Path, *, vocabulary: Vocabulary | None = None, seed: 
 
 def _training(path: str | Path) -> dict[str, Any] | None:
     """The training.json of a folder or a bundled model."""
-    import polyseme
-
-    folder = Path(path) if Path(path).exists() else Path(polyseme.__path__[0]) / "models" / str(path)
+    folder = Path(path) if Path(path).exists() else Path(__file__).parent.parent / "models" / str(path)
     if not (folder / TRAINING).is_file():
         return None
     try:

@@ -4,13 +4,36 @@ Every process deals all rows of the global batch and keeps its own, draws the sa
 gradients averaged over all. Only the first writes files.
 """
 
+import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from polyseme.pretraining.step import SparseRows
+
+
+@dataclass(frozen=True)
+class Place:
+    """Which process this is, and the device it computes on."""
+
+    rank: int
+    device: str
+
+
+def join(device: str) -> Place:
+    """Joins the other processes if torchrun started this one; each then gets an accelerator of its own."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        return Place(0, device)
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    if device == "cuda":
+        device = f"cuda:{local}"
+        torch.cuda.set_device(local)
+    if not dist.is_initialized():
+        dist.init_process_group("nccl" if device.startswith("cuda") else "gloo")
+    return Place(dist.get_rank(), device)
 
 
 class Processes:
