@@ -111,7 +111,9 @@ def named(value: object) -> Iterator[type]:
     )
     for call in calls:
         target = call.__init__ if inspect.isclass(call) else call
-        hints = typing.get_type_hints(target) if hasattr(target, "__annotations__") else {}
+        # Public names may be imported for the type checker alone where they are mentioned.
+        known = {name: getattr(polyseme, name) for name in polyseme.__all__}
+        hints = typing.get_type_hints(target, localns=known) if hasattr(target, "__annotations__") else {}
         waiting = list(hints.values())
         while waiting:
             annotation = waiting.pop()

@@ -1,6 +1,7 @@
 """The documentation tells the truth: its Python runs, its commands exist, its pages are all listed."""
 
 import re
+import runpy
 import shlex
 import tomllib
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ import click
 import pytest
 import yaml
 
+import polyseme
 import polyseme.cli
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -120,6 +122,13 @@ def test_navigation_lists_every_page():
     listed = list(pages(settings["nav"]))
     there = {str(page.relative_to(ROOT / "docs")) for page in PAGES if page.is_relative_to(ROOT / "docs")} | {"api.md"}
     assert sorted(listed) == sorted(there)
+
+
+def test_the_reference_has_every_public_name():
+    page = runpy.run_path(str(ROOT / "docs/api.py"))["page"]()
+    headings = set(re.findall(r"^## (\w+)$", page, re.MULTILINE))
+    assert headings == {name for name in polyseme.__all__ if not name.startswith("_")}
+    assert "## Score (polyseme.scoring)" in page
 
 
 def test_the_first_screen_of_the_readme():
