@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from polyseme.errors import WeightsError as WeightsError
     from polyseme.lstm import LSTMState as LSTMState
     from polyseme.mix import ScalarMix as ScalarMix
+    from polyseme.pretraining.loop import pretrain as pretrain
     from polyseme.tasks.fit import fit as fit
     from polyseme.vocabulary import Vocabulary as Vocabulary
     from polyseme.weights import convert as convert
@@ -38,6 +39,7 @@ _HOMES = {
     "convert": "polyseme.weights",
     "fit": "polyseme.tasks.fit",
     "load": "polyseme.weights.loading",
+    "pretrain": "polyseme.pretraining.loop",
     "save": "polyseme.weights.loading",
 }
 
@@ -56,6 +58,7 @@ __all__ = [
     "convert",
     "fit",
     "load",
+    "pretrain",
     "save",
 ]
 

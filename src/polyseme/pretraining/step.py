@@ -19,7 +19,7 @@ from polyseme.model import BiLM
 from polyseme.pretraining.config import PretrainConfig
 from polyseme.pretraining.losses import Draw, full_loss, sampled_loss
 from polyseme.pretraining.recurrence import layer_window
-from polyseme.token_encoder import CharacterCNN
+from polyseme.token_encoder import CharacterCNN, Highway
 
 
 @dataclass
@@ -67,13 +67,17 @@ class TrainingStep:
     were touched; `clear` forgets both.
     """
 
-    def __init__(self, model: BiLM, config: PretrainConfig, *, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self, model: BiLM, config: PretrainConfig, *, device: torch.device | str = "cpu", fixed_shapes: bool = False
+    ) -> None:
+        """`fixed_shapes`: no size may depend on the values read, as a CUDA graph needs; the character axis stays whole."""
         if not config.model.lstm.bidirectional:
             raise InputError("pretraining needs a bidirectional model; BiLMConfig.lstm.bidirectional is false.")
         self.model = model.to(device)
         self.config = config
         self.device = torch.device(device)
         self.dtype = torch.bfloat16 if config.precision == "bfloat16" else torch.float32
+        self.fixed_shapes = fixed_shapes
         self.sparse: dict[str, SparseRows] = {}
 
     def clear(self) -> None:
@@ -124,8 +128,7 @@ class TrainingStep:
             x = F.embedding(torch.stack([index.T for index in indices]), vectors)
             hidden, next_state = self._contextual(x, state, None)
             forward, backward = (
-                full_loss(hidden[d].flatten(0, 1), softmax.weight, softmax.bias, targets[d].T.reshape(-1), dtype=self.dtype)
-                for d in range(2)
+                -softmax(hidden[d].flatten(0, 1), targets[d].T.reshape(-1)).sum(dtype=torch.float64) for d in range(2)
             )
         return forward, backward, next_state
 
@@ -138,7 +141,10 @@ class TrainingStep:
             parts.append(self._gather("token_encoder.words", encoder.words, words.ids))
         if encoder.characters is not None:
             assert words.characters is not None
-            parts.append(encode_characters(encoder.characters, words.characters, dtype=self.dtype))
+            cnn, ids = encoder.characters, words.characters
+            if not self.fixed_shapes:
+                ids = trim(ids, max(width for width, _ in self.config.model.characters.filters))  # pyrefly: ignore
+            parts.append(encode_characters(cnn, ids, dtype=self.dtype))
         x = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
         return x if encoder.projection is None else _linear(encoder.projection, x, self.dtype)
 
@@ -210,17 +216,19 @@ def _linear(layer: nn.Linear, x: Float[Tensor, "words input"], dtype: torch.dtyp
 def encode_characters(
     cnn: CharacterCNN, ids: Int[Tensor, "words characters"], *, dtype: torch.dtype = torch.float32
 ) -> Float[Tensor, "words width"]:
-    """`CharacterCNN.forward` with convolutions as products, on the trimmed character axis."""
-    ids = trim(ids, max(int(convolution.kernel_size[0]) for convolution in cnn.convolutions))
+    """`CharacterCNN.forward` with convolutions as products."""
     embedded = F.embedding(ids, cnn.embedding).to(dtype)
     maxima = []
     for convolution in cnn.convolutions:
+        assert isinstance(convolution, nn.Conv1d)
+        assert convolution.bias is not None
         width = int(convolution.kernel_size[0])
         windows = embedded.unfold(1, width, 1).flatten(2)  # (words, positions, dim * width), as the kernel is laid out
         result = windows @ convolution.weight.to(dtype).flatten(1).T
         maxima.append(result.max(dim=1).values + convolution.bias)
     x = cnn.activation(torch.cat(maxima, dim=1).float())
     for highway in cnn.highways:
+        assert isinstance(highway, Highway)
         gate = torch.sigmoid(_linear(highway.gate, x, dtype))
         x = torch.lerp(x, torch.relu(_linear(highway.transform, x, dtype)), gate)
     return x
