@@ -4,12 +4,13 @@ import os
 import shutil
 import subprocess
 from collections import Counter, defaultdict
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from polyseme.cli.ngram import command
@@ -59,10 +60,10 @@ class Textbook:
             of = Counter(counts.values())
             values = FALLBACK
             if of[1] and of[2] and of[3]:
-                y = of[1] / (of[1] + 2 * of[2])
+                y = Fraction(of[1], of[1] + 2 * of[2])
                 found = [k - (k + 1) * y * of[k + 1] / of[k] for k in (1, 2, 3)]
-                values = found if all(0 <= d <= k for k, d in enumerate(found, 1)) else FALLBACK
-            self.discounts.append([0.0, *values])
+                values = found if all(0 < d <= k for k, d in enumerate(found, 1)) else FALLBACK
+            self.discounts.append([0.0, *map(float, values)])
         self.following = [defaultdict(dict) for _ in self.counts]
         for following, counts in zip(self.following, self.counts, strict=True):
             for gram, count in counts.items():
@@ -93,6 +94,7 @@ texts = st.lists(st.lists(words, min_size=1, max_size=7), min_size=1, max_size=2
 
 
 @settings(max_examples=60)
+@example(text=[["a"] * 4, ["a", "a", "b", "a", "a", "a"]], test=[["a"]], order=4, listed={"a"})  # a discount of exactly 0
 @given(text=texts, test=texts, order=st.integers(1, 6), listed=st.sets(words))
 def test_equals_the_textbook(tmp_path_factory, text, test, order, listed):
     vocabulary = Vocabulary([*MARKERS, *sorted(listed)])
@@ -184,6 +186,7 @@ def test_discounts():
     assert Discounts.estimate([10, 5, 3, 2]).estimated
     assert Discounts.estimate([0, 5, 3, 2]) == Discounts(FALLBACK, False)
     assert Discounts.estimate([10, 1, 50, 2]) == Discounts(FALLBACK, False)  # out of range
+    assert Discounts.estimate([4, 1, 1, 0]) == Discounts(FALLBACK, False)  # 2 - 3 · 4/6 · 1/1: nothing left for what was not seen
     with pytest.raises(InputError, match="no discounts can be estimated from 0, 5, 3 and 2"):
         Discounts.estimate([0, 5, 3, 2], fallback=None)
 

@@ -18,6 +18,7 @@ whole weight on. Events are all words of the closed vocabulary, `<UNK>` and `</S
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -46,15 +47,16 @@ class Discounts:
     def estimate(cls, counts_of_counts: Sequence[int], *, fallback: tuple[float, float, float] | None = FALLBACK) -> "Discounts":
         """Chen and Goodman's closed form from the numbers of n-grams with count 1, 2, 3 and 4.
 
-        It needs n-grams of counts 1 to 3, and gives discounts between 0 and the count; otherwise `fallback` is taken, or, where
-        that is None, InputError raised.
+        It needs n-grams of counts 1 to 3, and discounts above 0 and up to the count; otherwise `fallback` is taken, or, where
+        that is None, InputError raised. A discount of exactly 0 (small texts hit it, and fractions tell it from rounding) would
+        leave nothing for words that were not seen after a context whose followers all have that count.
         """
         one, two, three, four = counts_of_counts
         if one and two and three:
-            y = one / (one + 2 * two)
-            values = (1 - 2 * y * two / one, 2 - 3 * y * three / two, 3 - 4 * y * four / three)
-            if all(0 <= value <= k for k, value in enumerate(values, 1)):
-                return cls(values, True)
+            y = Fraction(one, one + 2 * two)
+            exact = (1 - 2 * y * two / one, 2 - 3 * y * three / two, 3 - 4 * y * four / three)
+            if all(0 < value <= k for k, value in enumerate(exact, 1)):
+                return cls((float(exact[0]), float(exact[1]), float(exact[2])), True)
         if fallback is None:
             raise InputError(
                 f"no discounts can be estimated from {one}, {two}, {three} and {four} n-grams of counts 1 to 4; give more text, "
