@@ -64,4 +64,4 @@ def _records(trained: "TrainedTask", file: str, kind: Literal["text", "tokens", 
         return
     lines = sys.stdin if file == "-" else (line for _, line in read_lines(file))
     texts = (line.rstrip("\r\n") for line in lines)
-    yield from trained.records(text.split() if kind == "tokens" else text for text in texts)
+    yield from trained.records(texts, cut=str.split if kind == "tokens" else None)

@@ -1,7 +1,7 @@
 """The shape all tasks have: a task knows its files, labels and scores; its model turns batches into losses and answers."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
@@ -67,6 +67,10 @@ class Task(ABC, Generic[Record, Answer]):
     @abstractmethod
     def from_tokens(self, tokens: Sequence[str]) -> Record:
         """A record without labels."""
+
+    def from_item(self, item: str | Sequence[Any], cut: Callable[[str], list[str]]) -> Record:
+        """A record without labels from what a user gives: raw text, which `cut` makes tokens of, or tokens."""
+        return self.from_tokens(cut(item) if isinstance(item, str) else item)
 
     @abstractmethod
     def texts(self, record: Record) -> Sequence[tuple[str, ...]]:

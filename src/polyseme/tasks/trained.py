@@ -114,15 +114,15 @@ class TrainedTask:
         model.load_state_dict(tensors)
         return cls(config, model.eval(), inventory, reference=reference, elmo=elmo)
 
-    def records(self, items: Iterable[str | Sequence[str]]) -> Iterator[Any]:
-        """Records without labels from raw sentences, cut by the biLM's tokenizer, or from lists of tokens."""
+    def records(self, items: Iterable[str | Sequence[Any]], *, cut: Callable[[str], list[str]] | None = None) -> Iterator[Any]:
+        """Records without labels from raw texts, cut by the biLM's tokenizer or by `cut`, or from lists of tokens."""
         from polyseme.text import tokenizer
 
-        cut = tokenizer("penn" if self.elmo is None else self.elmo.config.tokenization)
+        cut = cut or tokenizer("penn" if self.elmo is None else self.elmo.config.tokenization).tokenize
         for item in items:
-            yield self.task.from_tokens(cut.tokenize(item) if isinstance(item, str) else item)
+            yield self.task.from_item(item, cut)
 
-    def predict(self, items: Iterable[str | Sequence[str]], *, report: Report | None = None) -> list[Any]:
+    def predict(self, items: Iterable[str | Sequence[Any]], *, report: Report | None = None) -> list[Any]:
         """The answers to raw sentences or lists of tokens, in order: `Tagging`, `Classification`, ..."""
         return [answer for _, answer in self.answer(self.records(items), report=report)]
 
