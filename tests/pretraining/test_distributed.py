@@ -39,7 +39,7 @@ def _torchrun(folder: Path, script: Path, changes: dict, pause: float = 0.0) -> 
 
 def _finish(process: subprocess.Popen) -> None:
     _, message = process.communicate(timeout=240)
-    assert process.returncode == 0, message.decode()[-2000:]
+    assert process.returncode == 0, message.decode()[-9000:]
 
 
 @pytest.mark.slow

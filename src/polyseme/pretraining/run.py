@@ -221,7 +221,8 @@ class Run:
         if values["processes"] != self.processes.size:
             before = values["processes"]
             raise InputError(f"the run was made by {before} processes, not {self.processes.size}; resume with as many.")
-        self.dropout.set_state(tensors["dropout"].chunk(self.processes.size)[self.processes.rank].contiguous())
+        # A copy: given a part of a larger tensor, torch reads past it.
+        self.dropout.set_state(tensors["dropout"].chunk(self.processes.size)[self.processes.rank].clone())
         self.streams.load_state_dict(values["streams"])
         self.draws.bit_generator.state = values["draws"]
         self.guard.load_state_dict(values["guard"])
