@@ -11,7 +11,7 @@ from polyseme.tasks.fit import batches, fit, fit_seeds, mean_and_spread
 from polyseme.tasks.inputs import ElmoConfig
 from polyseme.tasks.readers import open_text
 from polyseme.tasks.tagger import TaggerConfig
-from tasks.examples import classifier, tagger, write_entities, write_opinions
+from tasks.examples import classifier, tagger, write_entities
 from tiny import tiny_elmo
 
 

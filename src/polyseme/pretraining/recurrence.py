@@ -1,12 +1,14 @@
-"""One LSTM layer over a training window, every direction at once, with a hand-written backward pass.
+"""One LSTM layer over a training window, every direction, with a hand-written backward pass.
 
-Same arithmetic as lstm.py. What autograd would do step by step is done once per window: the products with the inputs and
-all weight gradients. Rows never end inside a window, so there is no mask.
+Same arithmetic as lstm.py. Each step is one product of [input, previous output] with [input weight | recurrent weight], and all
+weight gradients of a window are one product more. Rows never end inside a window, so there is no mask.
 
-Shapes: D directions, T time steps, B rows, I input width, W output width, N cells.
+Shapes: D directions, T time steps, B rows, I input width, W output width, N cells. On an accelerator the directions are one
+batch of products; on a CPU each is worked off by itself, on a core of its own, and its tensors have no axis D ("*D").
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Float
@@ -14,97 +16,155 @@ from torch import Tensor
 
 from polyseme.config import LSTMConfig
 from polyseme.kernels import cell_backward, cell_forward
+from polyseme.kernels.products import PackedWeight, product
+from polyseme.kernels.workers import side_by_side
 from polyseme.lstm import LSTMLayer
 
 
+@dataclass
+class _Sweep:
+    """One direction's window, or on accelerators all directions' at once; what the backward pass needs stays here."""
+
+    config: LSTMConfig
+    weight: Float[Tensor, "*D gates read"]
+    bias: Float[Tensor, "*D gates"]
+    projection: Float[Tensor, "*D W N"] | None
+    read: Float[Tensor, "*D T B read"]  # what each step reads: its input, then the previous output
+    c0: Float[Tensor, "*D B N"]
+    gates: Float[Tensor, "*D T B gates"]
+    inner: Float[Tensor, "*D T B N"]
+    hidden: Float[Tensor, "*D T B W"]
+    cells: list[Float[Tensor, "*D B N"]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, config: LSTMConfig, x: Tensor, h0: Tensor, c0: Tensor, dtype: torch.dtype, parameters: list[Tensor]) -> "_Sweep":
+        """Room for a window; parameters are input weight, recurrent weight, bias[, projection]."""
+        projection = parameters[3].to(dtype) if len(parameters) == 4 else None
+        before, inputs = x.shape[:-1], x.shape[-1]
+        read = x.new_empty(*before, inputs + h0.shape[-1], dtype=dtype)
+        read[..., :inputs] = x
+        read.select(-3, 0)[..., inputs:] = h0
+        inner = x.new_empty(*before, config.dim, dtype=dtype)
+        return cls(
+            config=config,
+            weight=torch.cat(parameters[:2], dim=-1).to(dtype),
+            bias=parameters[2],
+            projection=projection,
+            read=read,
+            c0=c0,
+            gates=x.new_empty(*before, 4 * config.dim, dtype=dtype),
+            inner=inner,
+            # Without a projection the cell's own output is the layer's.
+            hidden=inner if projection is None else x.new_empty(*before, config.width, dtype=dtype),
+        )
+
+    def forward(self) -> None:
+        """Fills gates (activated), cells, inner and hidden."""
+        config, inputs = self.config, self.read.shape[-1] - self.hidden.shape[-1]
+        gates_of = _times(self.weight)
+        project = None if self.projection is None else _times(self.projection)
+        bias = self.bias if self.bias.ndim == 1 else None
+        added = None if self.bias.ndim == 1 else self.bias[:, None]
+        c = self.c0
+        for t in range(self.read.shape[-3]):
+            # Tensors of their own: views of one buffer, one of them written, are not safe in a compiled cell.
+            self.cells.append(torch.empty_like(c))
+            inner, hidden = self.inner.select(-3, t), self.hidden.select(-3, t)
+            cell_forward(
+                gates_of(self.read.select(-3, t)), c, c=self.cells[t], m=inner, activated=self.gates.select(-3, t),
+                added=added, bias=bias, forget_bias=config.forget_bias, cell_clip=config.cell_clip,
+            )  # fmt: skip
+            c = self.cells[t]
+            if project is not None:
+                limit = config.projection_clip
+                torch.clamp(project(inner), -limit, limit, out=hidden) if limit is not None else hidden.copy_(project(inner))
+            if t + 1 < self.read.shape[-3]:
+                self.read.select(-3, t + 1)[..., inputs:] = hidden
+
+    def backward(self, grad: Float[Tensor, "*D T B W"], dx: Float[Tensor, "*D T B I"]) -> list[Tensor]:
+        """Fills dx; returns the gradients of input weight, recurrent weight, bias[, projection]."""
+        config, inputs = self.config, dx.shape[-1]
+        dread_of = _times(self.weight.mT)
+        unproject = None if self.projection is None else _times(self.projection.mT)
+        clip = None if self.projection is None else config.projection_clip
+        outputs = torch.empty_like(self.hidden) if self.projection is not None else None
+        dbias, dc = torch.zeros_like(self.bias), torch.zeros_like(self.c0)
+        dread = None
+        for t in reversed(range(grad.shape[-3])):
+            dh = grad.select(-3, t) if dread is None else grad.select(-3, t) + dread[..., inputs:]
+            if clip is not None:
+                dh = dh * (self.hidden.select(-3, t).abs() < clip)
+            dm = dh
+            if unproject is not None and outputs is not None:
+                low = outputs.select(-3, t).copy_(dh)
+                dm = unproject(low)
+            # Each step's activated gates are read once, then overwritten by their gradients.
+            gates, before = self.gates.select(-3, t), self.cells[t - 1] if t else self.c0
+            cell_backward(gates, before, self.cells[t], dm=dm, dc=dc, dgates=gates, dc_prev=dc, dbias=dbias)
+            dread = dread_of(gates)
+            dx.select(-3, t).copy_(dread[..., :inputs])
+        both = _gradient(self.gates, self.read)
+        parts = [both[..., :inputs], both[..., inputs:], dbias]
+        if outputs is not None:
+            parts.append(_gradient(outputs, self.inner))
+        return parts
+
+
+def _times(weight: Float[Tensor, "*D outputs inputs"]) -> Callable[[Tensor], Tensor]:
+    """The function x → x @ weight.T, for every direction."""
+    if weight.ndim == 3:
+        return lambda x: torch.bmm(x, weight.mT)
+    return PackedWeight(weight, precision="bfloat16" if weight.dtype == torch.bfloat16 else "float32").product
+
+
+def _gradient(output: Float[Tensor, "*D T B O"], read: Float[Tensor, "*D T B K"]) -> Float[Tensor, "*D O K"]:
+    """The gradient, in float32, of a weight that made outputs with this gradient from what was read."""
+    output, read = output.flatten(-3, -2), read.flatten(-3, -2)
+    if output.ndim == 3:
+        return torch.bmm(output.mT, read).float()
+    return product(read.T, output.T).T.float()
+
+
 class _LayerWindow(torch.autograd.Function):
-    """See `layer_window`. Parameters come one direction after the other: input, recurrent, bias[, projection] weights."""
+    """See `layer_window`. Parameters come one direction after the other."""
 
     @staticmethod
     def forward(ctx, x, h0, c0, config, dtype, *parameters):
-        directions, time, rows, _ = x.shape
+        directions = len(x)
         each = len(parameters) // directions
-        input_weight, recurrent_weight = (torch.stack([p.to(dtype) for p in parameters[k::each]]) for k in range(2))
-        bias = torch.stack(parameters[2::each])
-        projection = torch.stack([p.to(dtype) for p in parameters[3::each]]) if each == 4 else None
-        low = x.to(dtype)
-        gates = torch.baddbmm(bias[:, None].to(dtype), low.flatten(1, 2), input_weight.mT).view(directions, time, rows, -1)
-        # Tensors of their own: views of one buffer, one of them written, are not safe in a compiled cell.
-        cells = [x.new_empty(directions, rows, config.dim) for _ in range(time)]
-        inner = x.new_empty(directions, time, rows, config.dim, dtype=dtype)
-        # With a projection `hidden` holds its results; without one the cell's own output is the layer's.
-        hidden = inner if projection is None else x.new_empty(directions, time, rows, config.projection, dtype=dtype)
-
-        def sweep(d: slice) -> None:
-            h, c = h0[d].to(dtype), c0[d]
-            for t in range(time):
-                now = _rows(gates[d, t].baddbmm_(h, recurrent_weight[d].mT))
-                cell_forward(
-                    now, _rows(c), c=_rows(cells[t][d]), m=_rows(inner[d, t]), activated=now,
-                    forget_bias=config.forget_bias, cell_clip=config.cell_clip,
-                )  # fmt: skip
-                c = cells[t][d]
-                if projection is not None:
-                    torch.bmm(inner[d, t], projection[d].mT, out=hidden[d, t])
-                    if config.projection_clip is not None:
-                        hidden[d, t].clamp_(-config.projection_clip, config.projection_clip)
-                h = hidden[d, t]
-
-        _sweep_all(sweep, directions, x.device)
-        ctx.config, ctx.dtype = config, dtype
-        ctx.save_for_backward(low, h0, c0, gates, inner, hidden, input_weight, recurrent_weight, projection, *cells)
-        last_h, last_c = hidden[:, -1].to(torch.float32, copy=True), cells[-1].clone()
+        if x.device.type == "cpu":
+            sweeps = [
+                _Sweep.of(config, x[d], h0[d], c0[d], dtype, list(parameters[d * each : (d + 1) * each]))
+                for d in range(directions)
+            ]
+        else:
+            sweeps = [_Sweep.of(config, x, h0, c0, dtype, [torch.stack(parameters[k::each]) for k in range(each)])]
+        side_by_side(*(sweep.forward for sweep in sweeps))
+        ctx.sweeps, ctx.shape, ctx.alone = sweeps, x.shape, x.device.type == "cpu"
+        hidden = _joined([sweep.hidden for sweep in sweeps], alone=ctx.alone).float()
+        last_h = hidden[:, -1].clone()
+        last_c = _joined([sweep.cells[-1] for sweep in sweeps], alone=ctx.alone)
         ctx.mark_non_differentiable(last_h, last_c)
-        return hidden.float(), last_h, last_c
+        return hidden, last_h, last_c
 
     @staticmethod
     def backward(ctx, grad, _h, _c):  # pyrefly: ignore[bad-override]
-        config, dtype = ctx.config, ctx.dtype
-        low, h0, c0, gates, inner, hidden, input_weight, recurrent_weight, projection, *cells = ctx.saved_tensors
-        directions, time = grad.shape[:2]
-        grad = grad.to(dtype, copy=True)
-        clip = None if projection is None else config.projection_clip
-        unclipped = None if clip is None else hidden.abs() < clip
-        dgates = gates  # each step's activated gates are read once, then overwritten by their gradients
+        dx = grad.new_empty(ctx.shape)
+        found: list[list[Tensor]] = [[] for _ in ctx.sweeps]
 
-        def sweep(d: slice) -> None:
-            dc = _rows(torch.zeros_like(c0[d]))
-            for t in reversed(range(time)):
-                dh = grad[d, t]
-                if t + 1 < time:
-                    dh.baddbmm_(dgates[d, t + 1], recurrent_weight[d])
-                if unclipped is not None:
-                    dh.mul_(unclipped[d, t])
-                dm = dh if projection is None else torch.bmm(dh, projection[d])
-                before, now = (cells[t - 1][d] if t else c0[d]), _rows(gates[d, t])
-                cell_backward(now, _rows(before), _rows(cells[t][d]), dm=_rows(dm), dc=dc, dgates=now, dc_prev=dc)
+        def run(number: int) -> None:
+            place = (grad[number], dx[number]) if ctx.alone else (grad, dx)
+            found[number] = ctx.sweeps[number].backward(*place)
 
-        _sweep_all(sweep, directions, grad.device)
-        flat = dgates.flatten(1, 2)
-        previous = torch.cat([h0.to(dtype)[:, None], hidden[:, :-1]], dim=1)
-        dx = torch.bmm(flat, input_weight).view_as(low).float() if ctx.needs_input_grad[0] else None
-        parts = [
-            torch.bmm(flat.mT, low.flatten(1, 2)),
-            torch.bmm(flat.mT, previous.flatten(1, 2)),
-            flat.sum(dim=1, dtype=torch.float32),
-        ]
-        if projection is not None:
-            parts.append(torch.bmm(grad.flatten(1, 2).mT, inner.flatten(1, 2)))
-        return dx, None, None, None, None, *(part[d].float() for d in range(directions) for part in parts)
+        side_by_side(*(lambda number=number: run(number) for number in range(len(ctx.sweeps))))
+        ctx.sweeps = None  # its gates have become gradients
+        if ctx.alone:
+            return dx, None, None, None, None, *(part for parts in found for part in parts)
+        return dx, None, None, None, None, *(part[d] for d in range(len(grad)) for part in found[0])
 
 
-def _rows(x: Tensor) -> Tensor:
-    """One direction by itself loses the axis of directions: the C kernel wants rows and columns."""
-    return x[0] if len(x) == 1 else x
-
-
-def _sweep_all(sweep: Callable[[slice], None], directions: int, device: torch.device) -> None:
-    """All directions in one batched product on an accelerator, one after the other on CPU."""
-    if device.type != "cpu":
-        sweep(slice(0, directions))
-        return
-    for d in range(directions):
-        sweep(slice(d, d + 1))
+def _joined(parts: list[Tensor], *, alone: bool) -> Tensor:
+    return torch.stack(parts) if alone else parts[0]
 
 
 def layer_window(

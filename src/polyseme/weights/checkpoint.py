@@ -13,6 +13,9 @@ from polyseme.mix import Mix
 from polyseme.model import BiLM, model_hash
 from polyseme.vocabulary import Vocabulary
 
+#: Bytes; torch's own allocator keeps to it, files and numpy do not.
+_ALIGNMENT = 64
+
 
 @dataclass(frozen=True)
 class Checkpoint:
@@ -124,7 +127,7 @@ def _verify_words(checkpoint: Checkpoint, name: str) -> None:
 
 
 def build(checkpoint: Checkpoint) -> BiLM:
-    """The reference model with the checkpoint's tensors in it, not copied: the two share their memory.
+    """The reference model with the checkpoint's tensors in it: the two share the memory of all that lies at a round address.
 
     Names wanted by the model, offered by the checkpoint and written into the model are compared, all three.
     """
@@ -133,7 +136,8 @@ def build(checkpoint: Checkpoint) -> BiLM:
     written = set()
     for name, parameter in list(model.named_parameters()):
         owner, _, leaf = name.rpartition(".")
-        setattr(model.get_submodule(owner), leaf, nn.Parameter(checkpoint.tensors[name], requires_grad=parameter.requires_grad))
+        tensor = _aligned(checkpoint.tensors[name])
+        setattr(model.get_submodule(owner), leaf, nn.Parameter(tensor, requires_grad=parameter.requires_grad))
         written.add(name)
     if checkpoint.config.tied_softmax and model.softmax is not None and model.token_encoder.words is not None:
         model.softmax.weight = model.token_encoder.words
@@ -142,6 +146,14 @@ def build(checkpoint: Checkpoint) -> BiLM:
         lost = sorted(set(unwritten) | (written ^ set(checkpoint.tensors)))
         raise WeightsError(f"the tensors {_some(lost)} did not reach the model.")
     return model.eval()
+
+
+def _aligned(tensor: Tensor) -> Tensor:
+    """The tensor where torch itself would have put it: products may sum in another order at an odd address.
+
+    Without this the same weights, read from two layouts, would give vectors that differ in their last bits.
+    """
+    return tensor if tensor.data_ptr() % _ALIGNMENT == 0 else tensor.clone()
 
 
 def reader(checkpoint: Checkpoint) -> WordReader:

@@ -95,7 +95,8 @@ def _read_tensors(path: Path, wanted: Mapping[str, tuple[int, ...]]) -> dict[str
             if kinds:
                 key, kind = next(iter(kinds.items()))
                 raise WeightsError(f"{path}: {key} is stored as {kind}; wanted {', '.join(_STORED)}.")
-            return {key: file.get_tensor(key).to(torch.float32) for key in wanted}
+            # Copied, not mapped: what happens to the file later must not change a model, or end the process.
+            return {key: file.get_tensor(key).to(torch.float32, copy=True) for key in wanted}
     except (SafetensorError, OSError) as error:
         raise WeightsError(f"{path} is not a readable safetensors file ({error}); it is damaged or incomplete.") from error
 
