@@ -6,7 +6,7 @@ ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 .PHONY: demo test check check-slow bench docs train-more
 .DELETE_ON_ERROR:
 
-.venv/stamp: pyproject.toml constraints.txt $(wildcard setup.py src/polyseme/kernels/*.c)
+.venv/stamp: pyproject.toml constraints.txt $(wildcard setup.py src/polyseme/kernels/*.[ch])
 	test -x .venv/bin/python || $(PYTHON) -m venv .venv
 	$(RUN) pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]' </dev/null
 	touch $@

@@ -1,4 +1,4 @@
-"""Builds the one C file of the package. Everything else about it stands in pyproject.toml.
+"""Builds the C files of the package into one library. Everything else about it stands in pyproject.toml.
 
 The library is loaded with ctypes and knows nothing of Python, so one build serves every Python version: the wheel is tagged
 `py3-none-<platform>`. Where no compiler works the package installs all the same, and its torch twin serves.
@@ -15,6 +15,9 @@ from setuptools.command.build_ext import build_ext
 FLAGS = ["-O3", "-g0", "-fopenmp-simd", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-fvisibility=hidden"]
 # Threaded jumps make branches of the limits inside the exponentials: a tenth slower.
 FLAGS += ["-fno-thread-jumps"]
+
+SOURCES = ["src/polyseme/kernels/cell.c", "src/polyseme/kernels/training.c"]
+HEADERS = ["src/polyseme/kernels/vector.h"]
 
 
 class build_library(build_ext):
@@ -40,6 +43,6 @@ class platform_wheel(bdist_wheel):
 
 
 setup(
-    ext_modules=[Extension("polyseme.kernels._cell", ["src/polyseme/kernels/cell.c"], extra_compile_args=FLAGS, optional=True)],
+    ext_modules=[Extension("polyseme.kernels._cell", SOURCES, depends=HEADERS, extra_compile_args=FLAGS, optional=True)],
     cmdclass={"build_ext": build_library, "bdist_wheel": platform_wheel},
 )

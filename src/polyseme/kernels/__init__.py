@@ -21,6 +21,9 @@ from polyseme.kernels import twin
 Kernel = Literal["c avx512", "c avx2", "c plain", "torch"]
 
 _INSTRUCTIONS: Final = {"c plain": 0, "c avx2": 1, "c avx512": 2}
+_FUNCTIONS: Final = (
+    "cell_forward", "cell_backward", "maxima", "maxima_backward", "sampled_error", "adagrad", "adamw"
+)  # fmt: skip
 
 
 class _Forward(ctypes.Structure):
@@ -50,7 +53,7 @@ class _Backward(ctypes.Structure):
 
 @functools.cache
 def library() -> ctypes.CDLL | None:
-    """The compiled C file, or None where none was built or it does not load on this machine."""
+    """The compiled C files, or None where none was built or it does not load on this machine."""
     path = Path(__file__).parent / "_cell.so"
     if not path.exists():
         return None
@@ -60,7 +63,8 @@ def library() -> ctypes.CDLL | None:
         return None
     loaded.polyseme_instructions.restype = ctypes.c_int32
     loaded.polyseme_instructions.argtypes = []
-    for function in (loaded.polyseme_cell_forward, loaded.polyseme_cell_backward):
+    for name in _FUNCTIONS:
+        function = getattr(loaded, f"polyseme_{name}")
         function.restype = None
         function.argtypes = [ctypes.c_int32, ctypes.c_void_p]
     return loaded
@@ -109,8 +113,8 @@ def cell_forward(
     """
     chosen = _choose(kernel, gates)
     if chosen == "torch":
-        run = twin.cell_forward_into if gates.device.type == "cpu" else _compiled(twin.cell_forward_into)
-        run(gates, c_prev, c, m, activated, added, bias, forget_bias, cell_clip)
+        call = twin.cell_forward_into if gates.device.type == "cpu" else _compiled(twin.cell_forward_into)
+        call(gates, c_prev, c, m, activated, added, bias, forget_bias, cell_clip)
         return
     rows, dim = _size(c_prev)
     gates_at, gates_stride, gates_bf16 = _matrix("gates", gates, rows, 4 * dim)
@@ -125,7 +129,7 @@ def cell_forward(
         gates_bf16, added_bf16, m_bf16, activated_bf16,
         float("inf") if cell_clip is None else cell_clip, forget_bias,
     )  # fmt: skip
-    _loaded().polyseme_cell_forward(_INSTRUCTIONS[chosen], ctypes.addressof(arguments))
+    run(chosen, "cell_forward", arguments)
 
 
 def cell_backward(
@@ -155,8 +159,8 @@ def cell_backward(
     """
     chosen = _choose(kernel, activated)
     if chosen == "torch":
-        run = twin.cell_backward_into if activated.device.type == "cpu" else _compiled(twin.cell_backward_into)
-        run(activated, c_prev, c, dm, dc, dgates, dc_prev, dbias)
+        call = twin.cell_backward_into if activated.device.type == "cpu" else _compiled(twin.cell_backward_into)
+        call(activated, c_prev, c, dm, dc, dgates, dc_prev, dbias)
         return
     rows, dim = _size(c_prev)
     activated_at, activated_stride, activated_bf16 = _matrix("activated", activated, rows, 4 * dim)
@@ -172,7 +176,7 @@ def cell_backward(
         activated_stride, c_prev_stride, c_stride, dm_stride, dc_stride, dgates_stride, dc_prev_stride,
         activated_bf16, dm_bf16, dgates_bf16,
     )  # fmt: skip
-    _loaded().polyseme_cell_backward(_INSTRUCTIONS[chosen], ctypes.addressof(arguments))
+    run(chosen, "cell_backward", arguments)
 
 
 def _choose(kernel: Kernel | None, tensor: Tensor) -> Kernel:
@@ -187,10 +191,11 @@ def _choose(kernel: Kernel | None, tensor: Tensor) -> Kernel:
     return kernel
 
 
-def _loaded() -> ctypes.CDLL:
+def run(kernel: Kernel, name: str, arguments: ctypes.Structure) -> None:
+    """Calls a function of the C files; `kernel` is one of `available()` but "torch"."""
     loaded = library()
     assert loaded is not None, "available() lists C kernels only where the library is loaded"
-    return loaded
+    getattr(loaded, f"polyseme_{name}")(_INSTRUCTIONS[kernel], ctypes.addressof(arguments))
 
 
 def _size(c_prev: Tensor) -> tuple[int, int]:

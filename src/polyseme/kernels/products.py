@@ -55,6 +55,15 @@ class PackedWeight:
             )
 
 
+def rounded(rows: int) -> int:
+    """A few more rows, so that products have few sizes: four in each octave, at least 16.
+
+    oneDNN makes code for every shape it meets, in milliseconds, and keeps about a megabyte for each.
+    """
+    step = max(16, 1 << max(0, (rows - 1).bit_length() - 3))
+    return -(-rows // step) * step
+
+
 def product(x: Float[Tensor, "rows inputs"], weight: Float[Tensor, "outputs inputs"]) -> Float[Tensor, "rows outputs"]:
     """`x @ weight.T` by the faster library, once; both are of one precision, and may be transposed views."""
     # In bfloat16 torch takes oneDNN by itself.

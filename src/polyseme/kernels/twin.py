@@ -1,4 +1,4 @@
-"""The LSTM cell in plain torch: the readable truth the C file is held to, and what other devices use."""
+"""The kernels in plain torch: the readable truth the C files are held to, and what other devices use."""
 
 import torch
 from jaxtyping import Float
@@ -78,3 +78,66 @@ def cell_backward_into(
     dc_prev.copy_(new[1])
     if dbias is not None:
         dbias += new[0].sum(dim=-2)
+
+
+def maxima(results: Float[Tensor, "words positions filters"]) -> tuple[Float[Tensor, "words filters"], Tensor]:
+    """The largest result of all positions in float32, and the first position that has it."""
+    best, at = results.float().max(dim=1)
+    return best, at
+
+
+def maxima_backward(
+    embedded: Float[Tensor, "words length"],
+    kernel: Float[Tensor, "filters reach"],
+    dbest: Float[Tensor, "words filters"],
+    at: Tensor,
+    *,
+    step: int,
+) -> tuple[Float[Tensor, "words length"], Float[Tensor, "filters reach"]]:
+    """The gradients of what was read and of the kernel, where position p read `embedded[:, p * step : p * step + reach]`."""
+    filters, reach = kernel.shape
+    dresults = dbest.new_zeros(len(embedded), (embedded.shape[1] - reach) // step + 1, filters)
+    dresults.scatter_(1, at.long()[:, None], dbest[:, None])
+    windows = embedded.unfold(1, reach, step)
+    dkernel = dresults.flatten(0, 1).T @ windows.flatten(0, 1)
+    dwindows = dresults @ kernel
+    dembedded = torch.zeros_like(embedded)
+    for position in range(dwindows.shape[1]):
+        dembedded[:, position * step : position * step + reach] += dwindows[:, position]
+    return dembedded, dkernel
+
+
+def sampled_error(
+    logits: Float[Tensor, "rows columns"],
+    shift: Float[Tensor, "columns"],
+    hits: Tensor,
+    wanted: Float[Tensor, "rows"],
+) -> tuple[Float[Tensor, "rows columns"], Float[Tensor, "rows"]]:
+    """The softmax over shifted logits and the wanted one: the columns' shares, and the log of the sum of exponentials.
+
+    In each row the column `hits` does not count; -1 is none.
+    """
+    logits = logits.float() + shift
+    rows = torch.arange(len(hits), device=hits.device)[hits >= 0]
+    logits[rows, hits[rows]] = -torch.inf
+    norm = torch.logaddexp(logits.logsumexp(dim=1), wanted)
+    return (logits - norm[:, None]).exp(), norm
+
+
+def adagrad(value: Tensor, gradient: Tensor, accumulator: Tensor, *, rate: float, scale: float) -> None:
+    """TensorFlow's Adagrad in place: no epsilon, no decay. The gradient counts `scale` times."""
+    accumulator.addcmul_(gradient, gradient, value=scale * scale)
+    value.addcdiv_(gradient, accumulator.sqrt(), value=-rate * scale)
+
+
+def adamw(
+    value: Tensor, gradient: Tensor, first: Tensor, second: Tensor, *,
+    rate: float, scale: float, betas: tuple[float, float], decay: float, root: float, epsilon: float,
+) -> None:  # fmt: skip
+    """AdamW in place. `rate` has the first average's correction in it, `root` is one over the second's square root.
+
+    `decay` is what is left of the value before the step.
+    """
+    first.mul_(betas[0]).add_(gradient, alpha=(1 - betas[0]) * scale)
+    second.mul_(betas[1]).addcmul_(gradient, gradient, value=(1 - betas[1]) * scale * scale)
+    value.mul_(decay).addcdiv_(first, second.sqrt().mul_(root).add_(epsilon), value=-rate)

@@ -14,6 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from polyseme.errors import InputError
+from polyseme.kernels.training import sampled_error
 
 
 @dataclass(frozen=True)
@@ -125,15 +126,13 @@ class _SampledLoss(torch.autograd.Function):
             exact, piece, column = hidden[part], hidden[part].to(dtype), columns[part]
             true_row = rows[column]
             true = (exact * true_row).sum(dim=1) + bias[column] - true_expected[part].log()
-            logits = _float_product(piece, low[:samples].T).add_(shift)
-            hit, place = hits[part, None] >= 0, hits[part, None].clamp_min(0)
-            logits.scatter_(1, place, torch.where(hit, -math.inf, logits.gather(1, place)))
-            norm = torch.logaddexp(logits.logsumexp(dim=1), true)
+            # bfloat16 rounds the logits of accelerators only after the sum: their products are wider.
+            logits = torch.mm(piece, low[:samples].T) if piece.device.type == "cpu" else _float_product(piece, low[:samples].T)
+            norm = sampled_error(logits, shift, hits[part], true, dshift=dbias[:samples])
             total += (norm - true).sum()
-            error = logits.sub_(norm[:, None]).exp_()
             true_error = torch.expm1(true - norm)
-            dbias[:samples] += error.sum(dim=0)
             dbias.index_add_(0, column, true_error)
+            error = logits
             error = error.to(dtype)
             dhidden[part] = (error @ low[:samples]).float() + true_error[:, None] * true_row
             drows[:samples] += _float_product(error.T, piece)

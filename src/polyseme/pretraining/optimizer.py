@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from polyseme.errors import InputError
+from polyseme.kernels.training import adagrad, adamw
 from polyseme.pretraining.config import OptimizerConfig
 from polyseme.pretraining.step import SparseRows
 
@@ -85,18 +86,14 @@ class Optimizer:
     def _update(self, value: Tensor, gradient: Tensor, slots: list[Tensor], rate: float, scale: float, *, matrix: bool) -> None:
         """Moves `value`, and the state that belongs to it, in place."""
         if self.config.name == "adagrad":
-            (accumulator,) = slots
-            accumulator.addcmul_(gradient, gradient, value=scale * scale)
-            value.addcmul_(gradient, accumulator.rsqrt(), value=-rate * scale)
+            adagrad(value, gradient, slots[0], rate=rate, scale=scale)
             return
-        first, second = slots
         beta1, beta2 = self.config.betas
-        first.mul_(beta1).add_(gradient, alpha=(1 - beta1) * scale)
-        second.mul_(beta2).addcmul_(gradient, gradient, value=(1 - beta2) * scale * scale)
-        if matrix and self.config.weight_decay:
-            value.mul_(1 - rate * self.config.weight_decay)
-        root = (second / (1 - beta2**self.updates)).sqrt_().add_(self.config.epsilon)
-        value.addcdiv_(first, root, value=-rate / (1 - beta1**self.updates))
+        adamw(
+            value, gradient, *slots, rate=rate / (1 - beta1**self.updates), scale=scale, betas=self.config.betas,
+            decay=1 - rate * self.config.weight_decay if matrix else 1.0, root=(1 - beta2**self.updates) ** -0.5,
+            epsilon=self.config.epsilon,
+        )  # fmt: skip
 
     @torch.no_grad()
     def extrapolate(self, updates: int, means: Mapping[str, float]) -> None:

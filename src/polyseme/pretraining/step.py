@@ -4,6 +4,7 @@ Every distinct word of the window is encoded once for both directions, on a char
 LSTM window has a hand-written backward pass; of a large softmax only the rows the step touches get a gradient.
 """
 
+import functools
 from dataclasses import dataclass
 
 import torch
@@ -11,12 +12,15 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from polyseme.characters import Words, trim
+from polyseme.characters import Words
 from polyseme.config import LSTMConfig
 from polyseme.errors import InputError
+from polyseme.kernels.products import rounded
+from polyseme.kernels.workers import side_by_side
 from polyseme.lstm import LSTMLayer
 from polyseme.model import BiLM
 from polyseme.pretraining.config import PretrainConfig
+from polyseme.pretraining.convolutions import maxima
 from polyseme.pretraining.losses import Draw, full_loss, sampled_loss
 from polyseme.pretraining.recurrence import layer_window
 from polyseme.token_encoder import CharacterCNN, Highway
@@ -79,6 +83,7 @@ class TrainingStep:
         self.dtype = torch.bfloat16 if config.precision == "bfloat16" else torch.float32
         self.fixed_shapes = fixed_shapes
         self.sparse: dict[str, SparseRows] = {}
+        self._found: dict[tuple[int, str], SparseRows] = {}
 
     def clear(self) -> None:
         """Forgets all gradients."""
@@ -111,6 +116,9 @@ class TrainingStep:
         losses = [total / target.numel() for total, target in zip(sums, flat_targets, strict=True)]
         loss = 0.5 * (losses[0] + losses[1])
         (loss * (self.config.loss_scale * share)).backward()
+        # Not as they came: directions worked off side by side end in any order, and sums depend on it.
+        for place in sorted(self._found):
+            self._add_sparse(place[1], self._found.pop(place))
         return StepResult(loss.detach(), losses[0].detach(), losses[1].detach(), next_state)
 
     def evaluate(
@@ -138,13 +146,12 @@ class TrainingStep:
         parts = []
         if encoder.words is not None:
             assert words.ids is not None
-            parts.append(self._gather("token_encoder.words", encoder.words, words.ids))
+            parts.append(self._gather("token_encoder.words", encoder.words, words.ids, place=0))
         if encoder.characters is not None:
             assert words.characters is not None
-            cnn, ids = encoder.characters, words.characters
-            if not self.fixed_shapes:
-                ids = trim(ids, max(width for width, _ in self.config.model.characters.filters))  # pyrefly: ignore
-            parts.append(encode_characters(cnn, ids, dtype=self.dtype))
+            parts.append(
+                encode_characters(encoder.characters, words.characters, dtype=self.dtype, fixed_shapes=self.fixed_shapes)
+            )
         x = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
         return x if encoder.projection is None else _linear(encoder.projection, x, self.dtype)
 
@@ -185,21 +192,35 @@ class TrainingStep:
         if draws is None:
             return [full_loss(h, softmax.weight, softmax.bias, t, dtype=self.dtype) for h, t in zip(flat, targets, strict=True)]
         weight_name = "token_encoder.words" if self.config.model.tied_softmax else "softmax.weight"
-        sums = []
-        for h, t, draw in zip(flat, targets, draws, strict=True):
+        sums: list[Tensor] = [flat[0]] * len(flat)
+
+        def work(direction: int) -> None:
+            h, t, draw = flat[direction], targets[direction], draws[direction]
             distinct_targets = t.unique()
             ids = torch.cat([draw.ids, distinct_targets])
-            rows = self._gather(weight_name, softmax.weight, ids)
-            bias = self._gather("softmax.bias", softmax.bias, ids)
+            rows = self._gather(weight_name, softmax.weight, ids, place=1 + direction)
+            bias = self._gather("softmax.bias", softmax.bias, ids, place=1 + direction)
             columns = len(draw.ids) + torch.searchsorted(distinct_targets, t)
-            sums.append(sampled_loss(h, rows, bias, t, columns, draw, draw.expected_of(t), dtype=self.dtype))
+            sums[direction] = sampled_loss(h, rows, bias, t, columns, draw, draw.expected_of(t), dtype=self.dtype)
+
+        pieces = [functools.partial(work, direction) for direction in range(len(flat))]
+        if self.device.type == "cpu":
+            side_by_side(*pieces)
+        else:
+            for piece in pieces:
+                piece()
         return sums
 
-    def _gather(self, name: str, parameter: Tensor, ids: Int[Tensor, "rows"]) -> Tensor:
-        """Rows of a parameter whose gradient goes to `sparse`."""
+    def _gather(self, name: str, parameter: Tensor, ids: Int[Tensor, "rows"], *, place: int) -> Tensor:
+        """Rows of a parameter whose gradient goes to `sparse`; `place` says when, among those of a step."""
         rows = parameter.detach()[ids].requires_grad_(torch.is_grad_enabled())
         if rows.requires_grad:
-            rows.register_post_accumulate_grad_hook(lambda leaf: self._add_sparse(name, SparseRows(ids, leaf.grad)))
+
+            def found(leaf: Tensor) -> None:
+                assert leaf.grad is not None
+                self._found[place, name] = SparseRows(ids, leaf.grad)
+
+            rows.register_post_accumulate_grad_hook(found)
         return rows
 
     def _add_sparse(self, name: str, rows: SparseRows) -> None:
@@ -210,23 +231,20 @@ class TrainingStep:
 
 
 def _linear(layer: nn.Linear, x: Float[Tensor, "words input"], dtype: torch.dtype) -> Float[Tensor, "words output"]:
-    return F.linear(x.to(dtype), layer.weight.to(dtype), layer.bias.to(dtype)).float()
+    padded = F.pad(x.to(dtype), (0, 0, 0, rounded(len(x)) - len(x)))
+    return F.linear(padded, layer.weight.to(dtype), layer.bias.to(dtype))[: len(x)].float()
 
 
 def encode_characters(
-    cnn: CharacterCNN, ids: Int[Tensor, "words characters"], *, dtype: torch.dtype = torch.float32
+    cnn: CharacterCNN,
+    ids: Int[Tensor, "words characters"],
+    *,
+    dtype: torch.dtype = torch.float32,
+    fixed_shapes: bool = False,
 ) -> Float[Tensor, "words width"]:
     """`CharacterCNN.forward` with convolutions as products."""
-    embedded = F.embedding(ids, cnn.embedding).to(dtype)
-    maxima = []
-    for convolution in cnn.convolutions:
-        assert isinstance(convolution, nn.Conv1d)
-        assert convolution.bias is not None
-        width = int(convolution.kernel_size[0])
-        windows = embedded.unfold(1, width, 1).flatten(2)  # (words, positions, dim * width), as the kernel is laid out
-        result = windows @ convolution.weight.to(dtype).flatten(1).T
-        maxima.append(result.max(dim=1).values + convolution.bias)
-    x = cnn.activation(torch.cat(maxima, dim=1).float())
+    convolutions = [layer for layer in cnn.convolutions if isinstance(layer, nn.Conv1d)]
+    x = cnn.activation(maxima(cnn.embedding, convolutions, ids, dtype=dtype, fixed_shapes=fixed_shapes))
     for highway in cnn.highways:
         assert isinstance(highway, Highway)
         gate = torch.sigmoid(_linear(highway.gate, x, dtype))
