@@ -15,17 +15,15 @@ import gzip
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from polyseme.tasks.classifier import ClassifierConfig
-from polyseme.tasks.config import FitConfig, TaskConfig, with_elmo
+from paper_rows import Row, rows
+from polyseme.tasks.config import TaskConfig, with_elmo
 from polyseme.tasks.fit import fit, mean_and_spread
-from polyseme.tasks.inputs import ElmoConfig, InputsConfig, SpellingConfig, WordConfig, WordVectors
-from polyseme.tasks.readers import split_folder
-from polyseme.tasks.tagger import TaggerConfig
+from polyseme.tasks.inputs import WordVectors
 
 if TYPE_CHECKING:
     from polyseme.elmo import Elmo
@@ -33,80 +31,12 @@ if TYPE_CHECKING:
 RESULTS = Path(__file__).parent / "results" / "paper_table.jsonl"
 
 
-@dataclass(frozen=True)
-class Row:
-    """One task of the table: its data folder, its baseline, and how ELMo is added to it."""
-
-    name: str
-    title: str
-    data: str
-    config: TaskConfig
-    elmo: ElmoConfig
-    elmo_only: bool = False
-
-
-def entities() -> TaskConfig:
-    """WNUT-17. Full size: two biLSTMs of 200, 75 epochs, patience 25; here one of 100, 16 epochs, patience 5."""
-    return TaskConfig(
-        model=TaggerConfig(hidden=100, layers=1, dropout=0.5),
-        inputs=InputsConfig(words=WordConfig(), spelling=SpellingConfig(filters=((3, 64),))),
-        fit=FitConfig(epochs=16, patience=5, batch=16, learning_rate=0.002),
-    )
-
-
-def sentiment() -> TaskConfig:
-    """SST-5. Full size: 300 units everywhere, all phrases, 40 epochs; here 75, 20,000 phrases an epoch, 8 epochs."""
-    return TaskConfig(
-        model=ClassifierConfig(file="trees", shortest=2, phrases=20_000, dense=150, hidden=75, input_dropout=0.3),
-        inputs=InputsConfig(),
-        fit=FitConfig(epochs=8, patience=4, batch=50),
-    )
-
-
-def probe(layer: int | None, layers: int) -> tuple[TaskConfig, ElmoConfig]:
-    """Penn tags of UD English EWT from a layer of the biLM (None: their learned mix) through one linear map; 3 epochs."""
-    elmo = ElmoConfig(dropout=0.0, l2=0.0)
-    if layer is not None:
-        weights = tuple(0.0 if number == layer else -1e4 for number in range(layers))
-        elmo = ElmoConfig(mix="fixed", weights=weights, dropout=0.0)
-    config = TaskConfig(
-        model=TaggerConfig(tags="labels", file="conllu", encoder="none", head="softmax", dropout=0.0),
-        inputs=InputsConfig(words=None, spelling=None, elmo=elmo),
-        fit=FitConfig(epochs=3, patience=3, batch=32, learning_rate=0.005),
-        elmo="en-small",
-    )
-    return config, elmo
-
-
-def rows(layers: int = 3) -> list[Row]:
-    """All rows; `layers` is the number of the biLM's."""
-    found = [
-        Row("ner", "Named entities, WNUT-17 (F1)", "ner/wnut17", entities(), ElmoConfig(dropout=0.5)),
-        Row("sst5", "Sentiment, SST-5 (accuracy)", "sentiment/sst5", sentiment(), ElmoConfig(place="both", dropout=0.5)),
-    ]
-    for share in (0.01, 0.1):
-        config = sentiment()
-        # Fewer records an epoch: as many epochs as give a like number of steps up to a limit.
-        config = replace(config, fit=replace(config.fit, share=share, epochs=24, patience=8))
-        title = f"Sentiment, SST-5, {share:.0%} of the training data"
-        found.append(Row(f"sst5-{share:g}", title, "sentiment/sst5", config, ElmoConfig(place="both", dropout=0.5)))
-    for layer in (*range(layers), None):
-        config, elmo = probe(layer, layers)
-        name = "mix" if layer is None else "token" if layer == 0 else f"lstm{layer}"
-        found.append(Row(f"pos-{name}", f"Parts of speech, linear, {name}", "pos/ud-ewt", config, elmo, elmo_only=True))
-    return found
-
-
-def cells(options: argparse.Namespace, elmo: "Elmo | None") -> Iterator[tuple[Row, bool, int]]:
+def cells(rows: Sequence[Row], options: argparse.Namespace, with_elmo: bool) -> Iterator[tuple[Row, bool, int]]:
     """(row, with ELMo, seed), seed by seed."""
     for seed in range(1, options.seeds + 1):
-        for row in rows(3 if elmo is None else len(elmo.layers)):
-            if options.only and not row.name.startswith(tuple(options.only)):
-                continue
-            if not row.elmo_only:
-                yield row, False, seed
-            if elmo is not None and (seed == 1 or not row.elmo_only):
-                yield row, True, seed
+        for row in rows:
+            if seed <= row.seeds and (not options.only or row.name.startswith(tuple(options.only))):
+                yield from ((row, variant, seed) for variant in row.variants if with_elmo or not variant)
 
 
 def identity(config: TaskConfig, elmo_hash: str | None) -> str:
@@ -125,7 +55,7 @@ def finished(path: Path) -> list[dict[str, Any]]:
 
 def cell_config(row: Row, elmo_name: str | None, seed: int, data: Path, work: Path) -> TaskConfig:
     """The complete configuration of a cell."""
-    files = split_folder(data / row.data)
+    files = row.files(data / row.data)
     config = replace(
         row.config,
         train=str(files["train"]),
@@ -136,8 +66,6 @@ def cell_config(row: Row, elmo_name: str | None, seed: int, data: Path, work: Pa
         folder=str(work / f"{row.name}-{'elmo' if elmo_name else 'baseline'}-{seed}"),
         cache=str(work / "cache"),
     )
-    if row.elmo_only:
-        return replace(config, elmo=elmo_name)
     return with_elmo(config, elmo_name, place=row.elmo)
 
 
@@ -150,7 +78,7 @@ def run_cell(
     key = identity(config, None if elmo is None or not config.elmo else elmo.hash)
     predictions = results.with_suffix("") / f"{row.name}-{'elmo' if config.elmo else 'baseline'}-{config.fit.seed}-{key}.txt.gz"
     predictions.parent.mkdir(parents=True, exist_ok=True)
-    text = "".join(compact(answer) + "\n" for answer in result.test_answers)
+    text = "".join(row.write(answer) + "\n" for answer in result.test_answers)
     predictions.write_bytes(gzip.compress(text.encode(), mtime=0))
     metric = result.trained.task.metric
     scores = result.test or {}
@@ -179,11 +107,6 @@ def run_cell(
         f"dev {line['dev']:.2f}, epoch {result.best_epoch} of {len(result.history)}, {line['seconds']:.0f} s"
     )
     return line
-
-
-def compact(answer: Any) -> str:
-    """An answer without its text: the tags, or the label."""
-    return " ".join(answer.tags) if hasattr(answer, "tags") else answer.label
 
 
 def table(lines: list[dict[str, Any]]) -> str:
@@ -231,7 +154,7 @@ def main() -> None:
         elmo = None if options.elmo == "none" else polyseme.load(options.elmo)
         vectors = WordVectors.read(options.data / "vectors/glove-100d.npz")
         done = {line["identity"] for line in finished(options.results)}
-        for row, with_it, seed in cells(options, elmo):
+        for row, with_it, seed in cells(rows(), options, elmo is not None):
             config = cell_config(row, options.elmo if with_it else None, seed, options.data, options.work)
             if identity(config, elmo.hash if with_it and elmo else None) not in done:
                 run_cell(row, config, elmo, vectors, options.results, lambda text: print(text, flush=True))

@@ -5,11 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import paper_rows
 import paper_table
-from polyseme.tasks.classifier import Classification
 from polyseme.tasks.config import make_task
 from polyseme.tasks.readers import split_folder
-from polyseme.tasks.tagger import Tagging
 from tasks.examples import SMALL, tagger, write_entities
 from tiny import tiny_elmo
 
@@ -24,23 +23,20 @@ def data(tmp_path):
     return tmp_path
 
 
-def rescored(line, path):
-    """The scores of a cell's committed predictions."""
-    values = line["config"] | {"train": "", "dev": "", "folder": ""}
-    task = make_task(paper_table.TaskConfig.from_dict(values).model)
-    predictions = gzip.decompress(path.read_bytes()).decode().split("\n")[:-1]
-    tags = line["config"]["model"]["kind"] == "tagger"
-    answers = [Tagging(tuple(text.split())) if tags else Classification(text, {}) for text in predictions]
-    return task, answers
+def rescored(line, path, rows):
+    """The task and the answers of a cell's predictions."""
+    task = make_task(paper_table.TaskConfig.from_dict(line["config"]).model)
+    (row,) = [row for row in rows if row.name == line["task"]]
+    return task, [row.read(text) for text in gzip.decompress(path.read_bytes()).decode().split("\n")[:-1]]
 
 
 def test_a_cell_is_run_once_and_its_predictions_hold_its_score(data, tmp_path, capsys, monkeypatch):
     config = replace(tagger(tmp_path, inputs=SMALL, epochs=2), train="", dev="", folder="")
-    row = paper_table.Row("names", "Names (F1)", "names", config, paper_table.ElmoConfig())
-    probe, elmo_config = paper_table.probe(None, 3)
-    probe = replace(probe, model=replace(probe.model, file="columns"))
-    probes = paper_table.Row("probe", "Probe", "names", probe, elmo_config, elmo_only=True)
-    monkeypatch.setattr(paper_table, "rows", lambda layers=3: [row, probes])
+    row = replace(paper_rows.named_entities()[0], name="names", title="Names (F1)", data="names", config=config)
+    probe = paper_rows.parts_of_speech()[-1]
+    config = replace(probe.config, model=replace(probe.config.model, file="columns"))
+    probe = replace(probe, name="probe", data="names", config=config, seeds=1)
+    monkeypatch.setattr(paper_table, "rows", lambda: [row, probe])
     elmo = tiny_elmo()
     monkeypatch.setattr("polyseme.load", lambda name: elmo)
     results = tmp_path / "results.jsonl"
@@ -59,7 +55,7 @@ def test_a_cell_is_run_once_and_its_predictions_hold_its_score(data, tmp_path, c
         ("names", True, 2),
     ]
     for line in lines:
-        task, answers = rescored(line, results.with_suffix("") / line["predictions"])
+        task, answers = rescored(line, results.with_suffix("") / line["predictions"], [row, probe])
         assert task.score(task.read(data / "names/test.conll"), answers)[line["metric"]] == line["test"]
     paper_table.main()
     assert len(results.read_text().splitlines()) == 5
@@ -76,7 +72,7 @@ def test_the_table_says_what_changed():
     assert "| A | 3 | 62.00 ± 1.00 | 82.00 ± 1.00 | +20.00 | -52.6 % |" in paper_table.table([*lines, line("b", False, 1, 5.0)])
 
 
-@pytest.mark.parametrize("row", paper_table.rows(), ids=lambda row: row.name)
+@pytest.mark.parametrize("row", paper_rows.rows(), ids=lambda row: row.name)
 def test_every_row_is_a_whole_configuration(row):
     assert row.config.from_json(row.config.to_json()) == row.config
 
@@ -86,7 +82,7 @@ def test_the_committed_predictions_give_the_committed_scores(shared):
     assert lines
     gold = {}
     for line in lines:
-        task, answers = rescored(line, paper_table.RESULTS.with_suffix("") / line["predictions"])
+        task, answers = rescored(line, paper_table.RESULTS.with_suffix("") / line["predictions"], paper_rows.rows())
         if line["data"] not in gold:
             gold[line["data"]] = task.read(split_folder(shared / "data" / line["data"])["test"])
         assert task.score(gold[line["data"]], answers)[line["metric"]] == pytest.approx(line["test"], abs=1e-9)

@@ -10,8 +10,13 @@ from polyseme.tasks.classifier import ClassifierConfig, ClassifierTask
 from polyseme.tasks.inputs import ElmoConfig, InputsConfig, WordConfig
 from polyseme.tasks.tagger import TaggerConfig, TaggerTask
 
+# A new task is added in these three lines, to PRESETS below, and to the rows of recipes/paper_rows.py.
 ModelConfig = TaggerConfig | ClassifierConfig
-_KINDS: dict[str, type[ModelConfig]] = {"tagger": TaggerConfig, "classifier": ClassifierConfig}
+Task = TaggerTask | ClassifierTask
+KINDS: dict[str, tuple[type[ModelConfig], type[Task]]] = {
+    "tagger": (TaggerConfig, TaggerTask),
+    "classifier": (ClassifierConfig, ClassifierTask),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,18 +85,15 @@ class TaskConfig(Checked):
         model = values.get("model")
         if isinstance(model, dict):
             kind = model.get("kind")
-            if kind not in _KINDS:
-                raise InputError(f"TaskConfig.model.kind is {kind!r}; wanted one of {', '.join(_KINDS)}.")
-            values = {**values, "model": from_dict(_KINDS[kind], model)}
+            if kind not in KINDS:
+                raise InputError(f"TaskConfig.model.kind is {kind!r}; wanted one of {', '.join(KINDS)}.")
+            values = {**values, "model": from_dict(KINDS[kind][0], model)}
         return from_dict(cls, values)
-
-
-Task = TaggerTask | ClassifierTask
 
 
 def make_task(config: ModelConfig) -> Task:
     """The task that a model's configuration belongs to."""
-    return TaggerTask(config) if isinstance(config, TaggerConfig) else ClassifierTask(config)
+    return KINDS[config.kind][1](config)  # pyrefly: ignore
 
 
 def with_elmo(config: TaskConfig, elmo: str | None, *, place: ElmoConfig | None = None) -> TaskConfig:
