@@ -22,8 +22,9 @@ from polyseme.pretraining.corpus import Corpus
 from polyseme.pretraining.guard import Guard
 from polyseme.pretraining.handover import start_from
 from polyseme.pretraining.loop import Outcome, pretrain
-from polyseme.pretraining.run import Run
+from polyseme.pretraining.run import Lists, Run
 from polyseme.pretraining.step import StepResult
+from polyseme.vocabulary import Vocabulary
 
 ADAMW = OptimizerConfig(name="adamw", learning_rate=0.01, warmup_steps=10, schedule="cosine")
 NOUNS, VERBS = ["cat", "dog", "bird", "horse"], ["sees", "hears", "likes", "fears"]
@@ -102,6 +103,21 @@ def test_a_toy_run_beats_the_unigram_and_reads_in_the_right_direction(corpus: Co
     assert (abs(before[1:, :5, half:] - later[1:, :5, half:]).max(axis=-1) > 1e-4).all()
     assert (abs(before[1:, 4:, :half] - later[1:, 4:, :half]).max(axis=-1) > 1e-4).all()
     assert (before[1:, 5:, half:] == later[1:, 5:, half:]).all()
+
+
+def test_a_softmax_that_starts_from_frequencies_begins_near_the_unigram(corpus: Corpus):
+    vocabulary = corpus.vocabulary()
+    run = Run(config(corpus, start="unigram"), corpus, Lists(vocabulary))
+    plain = Run(config(corpus), corpus, Lists(vocabulary))
+    assert vocabulary.counts is not None
+    shares = torch.from_numpy(vocabulary.counts / corpus.positions)
+    for word in ("the", "cat", ".", "</S>"):
+        place = vocabulary.get(word)
+        expected = shares[place] / (1 + corpus.sentences / corpus.positions)  # <S> counts as </S>
+        assert run.training.model.softmax.bias[place].exp().item() == pytest.approx(expected.item(), rel=1e-3)
+    assert torch.equal(plain.training.model.softmax.weight * 0.1, run.training.model.softmax.weight)
+    with pytest.raises(InputError, match="how often"):
+        Run(config(corpus, start="unigram"), corpus, Lists(Vocabulary(vocabulary.words)))
 
 
 def _split(corpus: Corpus, setting: PretrainConfig, folder: Path, at: int) -> Outcome:

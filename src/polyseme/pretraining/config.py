@@ -37,6 +37,8 @@ class PretrainConfig(Checked):
     streams           "shared": both directions read the same sentences; "independent": two shuffled streams, as bilm-tf
     negatives         words drawn per direction and step for the sampled softmax; None: full softmax
     loss_scale        the gradient is taken of loss × this (bilm-tf: unroll), so clip_norm acts on the scaled gradient
+    start             of the softmax: "bilm_tf" as bilm-tf draws it, "unigram": its biases are the words' log-frequencies and
+                      its weights a tenth as large, so that a word not yet drawn as a negative is not taken for a likely one
     dropout           on the input of every LSTM layer (residual path included) and on the top output
     tokens            positions per direction to train on in all, passes included
     precision         of the products; parameters, cell state, softmax logits and the optimizer stay float32
@@ -51,6 +53,7 @@ class PretrainConfig(Checked):
     shuffle: bool = True
     negatives: int | None = 8192
     loss_scale: float = 20.0
+    start: Literal["bilm_tf", "unigram"] = "bilm_tf"
     dropout: float = 0.1
     tokens: int = 100_000_000
     precision: Literal["float32", "bfloat16"] = "float32"
@@ -114,6 +117,7 @@ def en_small(vocabulary_size: int = 50_000) -> PretrainConfig:
             name="adamw", learning_rate=0.004, schedule="cosine", warmup_steps=200, final_rate=0.02, clip_norm=1.0
         ),
         streams="shared",
+        start="unigram",
         negatives=2048,
         loss_scale=1.0,
         dropout=0.0,

@@ -68,6 +68,8 @@ class Run:
         if model is None:
             model = BiLM(config.model)
             initialise(model, torch.Generator().manual_seed(config.seed))
+            if config.start == "unigram":
+                start_from_frequencies(model, lists.vocabulary)
         self.training = TrainingStep(model.requires_grad_(), config, device=self.device)
         self.parameters = dict(model.named_parameters())
         self.optimizer = Optimizer(self.parameters, config.optimizer)
@@ -243,6 +245,22 @@ class Run:
 def steps_of(config: PretrainConfig) -> int:
     """How many steps it takes to read the configured number of tokens."""
     return -(-config.tokens // (config.rows * config.unroll))
+
+
+@torch.no_grad()
+def start_from_frequencies(model: BiLM, vocabulary: Vocabulary) -> None:
+    """Makes a new softmax predict every word as often as the text has it; see PretrainConfig.start."""
+    if vocabulary.counts is None:
+        raise InputError('start="unigram" needs to know how often each word occurs; use the words of a prepared corpus.')
+    assert model.softmax is not None
+    counts = np.maximum(vocabulary.counts, 1).astype(np.float64)
+    end = vocabulary.get(vocabulary.markers[1])
+    begin = vocabulary.get(vocabulary.markers[0])
+    if begin is not None and end is not None:
+        counts[begin] = counts[end]  # what the backward direction predicts as often
+    model.softmax.bias.copy_(torch.from_numpy(np.log(counts / counts.sum())))
+    if not model.config.tied_softmax:
+        model.softmax.weight.mul_(0.1)
 
 
 def word_reader(config: PretrainConfig, lists: Lists) -> WordReader:
