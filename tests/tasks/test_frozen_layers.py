@@ -73,3 +73,13 @@ def test_document_context_sees_the_neighbours():
     np.testing.assert_allclose(found[:2], whole[0].transpose(1, 0, 2), atol=2e-3)
     np.testing.assert_allclose(found[2:3], whole[1].transpose(1, 0, 2), atol=2e-3)
     assert abs(found[:2] - found[3:5]).max() > 1e-2
+
+
+def test_a_document_met_again_is_kept_once():
+    elmo = tiny_elmo()
+    texts = [("he", "ran"), ("the", "cat"), ("sat",), ("she",), (), ("the", "cat"), ("sat",)]
+    layers = embed_texts(elmo, texts, context="document", documents=[0, 1, 1, 2, 2, 5, 5])
+    assert len(layers.vectors) == 6
+    assert layers.starts.tolist() == [0, 2, 4, 5, 6, 2, 4]
+    alone = embed_texts(elmo, texts[1:3], context="document", documents=[0, 0])
+    np.testing.assert_array_equal(layers.vectors[2:5], alone.vectors)

@@ -166,8 +166,8 @@ def _read(trained: TrainedTask, train: list[Any], dev: list[Any], report: Report
     if elmo is not None and config.inputs.elmo is not None:
         if config.inputs.elmo.trainable == "mix":
             # Documents of train and dev are numbered apart.
-            documents = [2 * number for number in text_documents(task, train, places[: len(train)])]
-            documents += [2 * number + 1 for number in text_documents(task, dev, places[len(train) :])]
+            documents = [2 * number for number in text_documents(task, train)]
+            documents += [2 * number + 1 for number in text_documents(task, dev)]
             context = config.inputs.elmo.context
             if config.cache is None:
                 layers = embed_texts(elmo, lists, context=context, documents=documents, report=report)

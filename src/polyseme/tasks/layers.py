@@ -5,7 +5,7 @@ import json
 import os
 import shutil
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -56,7 +56,7 @@ def embed_texts(
 ) -> Layers:
     """The layers of the texts, in memory, float16."""
     width, layers = elmo.dim, len(elmo.layers)
-    distinct, starts = _distinct(texts, context)
+    distinct, documents, starts = _distinct(texts, context, documents)
     tokens = sum(map(len, distinct))
     vectors = np.zeros((tokens, layers, width), dtype=np.float16)
     _fill(vectors, elmo, distinct, context, documents, report)
@@ -77,7 +77,7 @@ def cached_layers(
     Stored as float16. The name of an entry is a hash of the model, the texts and the context, so a changed model or a changed
     text never meets old vectors. An entry is written beside its place and renamed when it is whole.
     """
-    distinct, starts = _distinct(texts, context)
+    distinct, documents, starts = _distinct(texts, context, documents)
     key = hashlib.sha256(f"{elmo.hash} {context} ".encode())
     key.update(json.dumps(distinct).encode())
     if context != "sentence":
@@ -104,22 +104,27 @@ def cached_layers(
         ) from error
 
 
-def _distinct(texts: Sequence[tuple[str, ...]], context: Context) -> tuple[list[tuple[str, ...]], Int[np.ndarray, "texts"]]:
-    """The texts to embed, and where each text's vectors start. Without context equal texts have equal vectors."""
-    if context != "sentence":
-        ends = np.cumsum([len(text) for text in texts], dtype=np.int64)
-        return list(texts), np.concatenate([[0], ends[:-1]]).astype(np.int64)
-    seen: dict[tuple[str, ...], int] = {}
+def _distinct(
+    texts: Sequence[tuple[str, ...]], context: Context, documents: Sequence[int] | None
+) -> tuple[list[tuple[str, ...]], list[int] | None, Int[np.ndarray, "texts"]]:
+    """The texts to embed, their documents, and where each text's vectors start.
+
+    Equal texts have equal vectors, and in document context equal documents have.
+    """
+    seen: dict[tuple[tuple[str, ...], ...], int] = {}
     distinct: list[tuple[str, ...]] = []
-    starts = np.zeros(len(texts), dtype=np.int64)
+    numbers: list[int] = []
+    starts: list[int] = []
     total = 0
-    for number, text in enumerate(texts):
-        if text not in seen:
-            seen[text] = total
-            total += len(text)
-            distinct.append(text)
-        starts[number] = seen[text]
-    return distinct, starts
+    for block in _blocks(texts, context, documents) if context != "sentence" else ((text,) for text in texts):
+        key = tuple(block)
+        if key not in seen:
+            seen[key] = total
+            numbers.extend([len(seen)] * len(key))
+            distinct.extend(key)
+            total += sum(map(len, key))
+        starts.extend(accumulate(map(len, key[:-1]), initial=seen[key]))
+    return distinct, None if context == "sentence" else numbers, np.array(starts, dtype=np.int64)
 
 
 def _fill(

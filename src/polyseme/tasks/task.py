@@ -1,7 +1,7 @@
 """The shape all tasks have: a task knows its files, labels and scores; its model turns batches into losses and answers."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
@@ -100,9 +100,21 @@ class Task(ABC, Generic[Record, Answer]):
     def to_lines(self, record: Record, answer: Answer) -> str:
         """An answer in the task's own file format, its line ends included."""
 
+    def to_file(self, records: Sequence[Record], answers: Sequence[Answer]) -> str:
+        """All answers as a file in the task's own format."""
+        return "".join(self.to_lines(record, answer) for record, answer in zip(records, answers, strict=True))
+
+    def items(self, lines: Iterable[str], *, tokenized: bool) -> Iterable[str | Sequence[Any]]:
+        """What `from_item` takes, from the lines of a raw text, whose tokens are parted by blanks if `tokenized`."""
+        return lines
+
     def document(self, record: Record) -> int:
         """The number of the document the record stands in, for vectors computed in document context."""
         return 0
+
+    def documents(self, record: Record, place: int) -> Sequence[int]:
+        """The document's number for each text of the record, which is number `place` of its list."""
+        return [self.document(record)] * len(self.texts(record))
 
     def unit(self, record: Record) -> object:
         """What is taken or left as a whole when only a share of the training data is used; the record by default."""

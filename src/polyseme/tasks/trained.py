@@ -150,7 +150,7 @@ class TrainedTask:
         if self.config.inputs.elmo is not None and self.config.inputs.elmo.trainable == "mix":
             if self.elmo is None:
                 raise InputError("the task model was fitted with ELMo but is used without; load it with its biLM.")
-            documents = text_documents(self.task, records, places)
+            documents = text_documents(self.task, records)
             layers = embed_texts(self.elmo, lists, context=self.config.inputs.elmo.context, documents=documents)
         return self.model.inputs.read(lists, layers), places
 
@@ -171,9 +171,9 @@ def number_texts(task: Task, records: Sequence[Any]) -> tuple[list[tuple[str, ..
     return lists, places
 
 
-def text_documents(task: Task, records: Sequence[Any], places: Sequence[range]) -> list[int]:
+def text_documents(task: Task, records: Sequence[Any]) -> list[int]:
     """The document of each text."""
-    return [task.document(record) for record, place in zip(records, places, strict=True) for _ in place]
+    return [number for place, record in enumerate(records) for number in task.documents(record, place)]
 
 
 def answer_all(model: TaskModel, records: Sequence[Any], texts: Texts, places: Sequence[range], *, batch: int) -> list[Any]:
