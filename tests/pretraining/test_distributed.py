@@ -20,13 +20,13 @@ import json, sys, time
 sys.path.insert(0, sys.argv[1])
 from test_loop import *
 from polyseme.pretraining.processes import join
-place = join("cpu")
-open(f"{sys.argv[2]}.pid{place.rank}", "w").write(str(os.getpid()))
 corpus = Corpus.from_sentences(grammar(300, 1))
 setting = config(corpus, **json.loads(sys.argv[4]))
 def slow(done, total=None, *, note=""):
     time.sleep(float(sys.argv[3]))
-pretrain(setting, corpus, sys.argv[2], device=place.device, log_every=1, checkpoint_minutes=1 / 60, report=slow)
+with join("cpu") as place:
+    open(f"{sys.argv[2]}.pid{place.rank}", "w").write(str(os.getpid()))
+    pretrain(setting, corpus, sys.argv[2], device=place.device, log_every=1, checkpoint_minutes=1 / 60, report=slow)
 """
 
 

@@ -84,18 +84,17 @@ def command(
     from polyseme.pretraining.processes import join
     from polyseme.progress import ProgressDisplay
 
-    place = join(device)
     opened = Corpus.open(corpus)
     begun = _start(start, opened, new_vocabulary)
     config = _changed(_config(opened, preset, config_file, begun), changes)
     config = _tokens(config, opened, Path(output), begun, tokens=tokens, more=more)
-    say = _quiet if place.rank else _say
+    with join(device) as place, ProgressDisplay("pretrain", unit="tokens", interval=60.0) as report:
+        say = _quiet if place.rank else _say
 
-    def approve(plan: "Plan") -> bool:
-        say(plan.describe())
-        return not dry_run
+        def approve(plan: "Plan") -> bool:
+            say(plan.describe())
+            return not dry_run
 
-    with ProgressDisplay("pretrain", unit="tokens", interval=60.0) as report:
         outcome = pretrain(
             config,
             opened,

@@ -5,7 +5,8 @@ gradients averaged over all. Only the first writes files.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -23,17 +24,22 @@ class Place:
     device: str
 
 
-def join(device: str) -> Place:
-    """Joins the other processes if torchrun started this one; each then gets an accelerator of its own."""
+@contextmanager
+def join(device: str) -> Iterator[Place]:
+    """Joins the other processes, if torchrun started this one, until the block ends; each then gets an accelerator of its own."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
-        return Place(0, device)
+        yield Place(0, device)
+        return
     local = int(os.environ.get("LOCAL_RANK", "0"))
     if device == "cuda":
         device = f"cuda:{local}"
         torch.cuda.set_device(local)
-    if not dist.is_initialized():
-        dist.init_process_group("nccl" if device.startswith("cuda") else "gloo")
-    return Place(dist.get_rank(), device)
+    dist.init_process_group("nccl" if device.startswith("cuda") else "gloo")
+    try:
+        yield Place(dist.get_rank(), device)
+    finally:
+        # Threads of gloo that still run when the interpreter ends bring the whole process down.
+        dist.destroy_process_group()
 
 
 class Processes:
