@@ -1,11 +1,13 @@
 """Small task data and configurations for tests."""
 
+import json
 import random
 from dataclasses import replace
 
 from polyseme.tasks.classifier import ClassifierConfig
 from polyseme.tasks.config import FitConfig, TaskConfig
 from polyseme.tasks.inputs import InputsConfig, SpellingConfig, WordConfig
+from polyseme.tasks.roles import RolesConfig
 from polyseme.tasks.tagger import TaggerConfig
 
 NAMES = {"person": ["Ann", "Bob Miller", "Eve"], "place": ["Rome", "New York", "Bern"]}
@@ -40,6 +42,29 @@ def write_opinions(path, *, seed=0, count=100):
     return path
 
 
+def write_roles(path, *, seed=0, count=60):
+    """JSON lines of one or two made-up clauses, of which each has its predicate: who acts, on what, when."""
+    rng = random.Random(seed)
+    with open(path, "w", encoding="utf-8") as stream:
+        for _ in range(count):
+            tokens, predicates = [], []
+            for number in range(rng.randint(1, 2)):
+                tokens += ["and"] * number
+                clause = [(["then"], "ARGM-TMP")] * rng.randint(0, 1) + [(rng.choice(["Ann", "the dog"]).split(), "ARG0")]
+                clause += [([rng.choice(["saw", "bit", "ate"])], "V"), (rng.choice(["Bob", "a fine cake"]).split(), "ARG1")]
+                tags = ["O"] * len(tokens)
+                for words, role in clause:
+                    if role == "V":
+                        predicates.append({"index": len(tokens), "lemma": words[0]})
+                    tokens += words
+                    tags += [f"B-{role}", *[f"I-{role}"] * (len(words) - 1)]
+                predicates[-1]["tags"] = tags
+            for predicate in predicates:
+                predicate["tags"] += ["O"] * (len(tokens) - len(predicate["tags"]))
+            stream.write(json.dumps({"tokens": tokens, "predicates": predicates}) + "\n")
+    return path
+
+
 def tagger(tmp_path, *, model=None, inputs=SMALL, epochs=8, **changes):
     config = TaskConfig(
         model=model or TaggerConfig(hidden=16, layers=1, dropout=0.0),
@@ -59,6 +84,18 @@ def classifier(tmp_path, *, model=None, inputs=SMALL, epochs=8, **changes):
         fit=FitConfig(epochs=epochs, batch=8, learning_rate=0.01),
         train=str(write_opinions(tmp_path / "train.tsv")),
         dev=str(write_opinions(tmp_path / "dev.tsv", seed=1, count=12)),
+        folder=str(tmp_path / "run"),
+    )
+    return replace(config, **changes)
+
+
+def roles(tmp_path, *, model=None, inputs=SMALL, epochs=8, **changes):
+    config = TaskConfig(
+        model=model or RolesConfig(hidden=24, layers=2, indicator=8, dropout=0.0, finder=8),
+        inputs=inputs,
+        fit=FitConfig(epochs=epochs, batch=4, learning_rate=0.02),
+        train=str(write_roles(tmp_path / "train.jsonl")),
+        dev=str(write_roles(tmp_path / "dev.jsonl", seed=1, count=8)),
         folder=str(tmp_path / "run"),
     )
     return replace(config, **changes)

@@ -8,14 +8,16 @@ from polyseme.config import Checked, from_dict
 from polyseme.errors import InputError
 from polyseme.tasks.classifier import ClassifierConfig, ClassifierTask
 from polyseme.tasks.inputs import ElmoConfig, InputsConfig, WordConfig
+from polyseme.tasks.roles import RolesConfig, RolesTask
 from polyseme.tasks.tagger import TaggerConfig, TaggerTask
 
 # A new task is added in these three lines, to PRESETS below, and to the rows of recipes/paper_rows.py.
-ModelConfig = TaggerConfig | ClassifierConfig
-Task = TaggerTask | ClassifierTask
+ModelConfig = TaggerConfig | ClassifierConfig | RolesConfig
+Task = TaggerTask | ClassifierTask | RolesTask
 KINDS: dict[str, tuple[type[ModelConfig], type[Task]]] = {
     "tagger": (TaggerConfig, TaggerTask),
     "classifier": (ClassifierConfig, ClassifierTask),
+    "roles": (RolesConfig, RolesTask),
 }
 
 
@@ -28,6 +30,7 @@ class FitConfig(Checked):
     share                of the training records; smaller shares are part of larger ones, whatever the seed
     bilm_rate            a fine-tuned biLM learns at this share of the learning rate
     clip_norm            of the gradient; None: not clipped
+    clip_value           of each of the gradient's entries; None: not clipped
     decay, decay_after   the rate is multiplied by `decay` when dev has not risen for `decay_after` epochs
     """
 
@@ -41,6 +44,7 @@ class FitConfig(Checked):
     betas: tuple[float, float] = (0.9, 0.999)
     weight_decay: float = 0.0
     clip_norm: float | None = 5.0
+    clip_value: float | None = None
     decay: float | None = None
     decay_after: int = 2
     seed: int = 1
@@ -154,6 +158,15 @@ def classification() -> TaskConfig:
     )
 
 
+def roles() -> TaskConfig:
+    """Semantic roles in JSON lines: eight interleaved highway LSTMs of 300."""
+    return TaskConfig(
+        model=RolesConfig(),
+        inputs=InputsConfig(words=WordConfig(trainable=True)),
+        fit=FitConfig(epochs=500, patience=20, batch=80, optimizer="adadelta", learning_rate=1.0, clip_norm=None, clip_value=1.0),
+    )
+
+
 #: What `polyseme train NAME` starts from.
 PRESETS: dict[str, Callable[[], TaskConfig]] = {
     "ner": named_entities,
@@ -163,4 +176,5 @@ PRESETS: dict[str, Callable[[], TaskConfig]] = {
     "sst5": sentiment,
     "sst2": sentiment_binary,
     "classification": classification,
+    "roles": roles,
 }

@@ -227,6 +227,8 @@ def _epoch(
         loss.backward()
         if config.fit.clip_norm is not None:
             nn.utils.clip_grad_norm_(model.parameters(), config.fit.clip_norm)
+        if config.fit.clip_value is not None:
+            nn.utils.clip_grad_value_(model.parameters(), config.fit.clip_value)
         optimizer.step()
         total += loss.item()
         if report is not None:
