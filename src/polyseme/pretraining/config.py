@@ -36,6 +36,8 @@ class PretrainConfig(Checked):
     accumulate        the rows are worked off in this many parts, gradients added, one update
     streams           "shared": both directions read the same sentences; "independent": two shuffled streams, as bilm-tf
     negatives         words drawn per direction and step for the sampled softmax; None: full softmax
+    draws             among several processes, negatives are "shared", the same for all, or each draws its "own", as bilm-tf's
+                      towers do: more different words a step, and more rows of the softmax that travel
     loss_scale        the gradient is taken of loss × this (bilm-tf: unroll), so clip_norm acts on the scaled gradient
     start             of the softmax: "bilm_tf" as bilm-tf draws it, "unigram": its biases are the words' log-frequencies and
                       its weights a tenth as large, so that a word not yet drawn as a negative is not taken for a likely one
@@ -52,6 +54,7 @@ class PretrainConfig(Checked):
     streams: Literal["shared", "independent"] = "shared"
     shuffle: bool = True
     negatives: int | None = 8192
+    draws: Literal["shared", "own"] = "shared"
     loss_scale: float = 20.0
     start: Literal["bilm_tf", "unigram"] = "bilm_tf"
     dropout: float = 0.1

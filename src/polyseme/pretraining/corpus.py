@@ -181,6 +181,13 @@ class Corpus:
         chosen = [int(count) for position, count in enumerate(counts) if position not in typed][: len(words)]
         return Vocabulary((*BILM_MARKERS, *words), counts=[0, self.sentences, len(self.tokens) - sum(chosen), *chosen])
 
+    def counted(self, vocabulary: Vocabulary) -> Vocabulary:
+        """The same words with their counts here: the end has that of the sentences, the unknown word that of all others."""
+        spoken = np.bincount(self.table(vocabulary)[:-2], weights=self.lexicon.counts, minlength=len(vocabulary)).astype(np.int64)
+        begin, end = (vocabulary.get(marker) for marker in vocabulary.markers[:2])
+        spoken[begin], spoken[end] = 0, self.sentences
+        return Vocabulary(vocabulary.words, markers=vocabulary.markers, counts=spoken.tolist())
+
     def table(self, vocabulary: Vocabulary, *, limit: int | None = None) -> Integer[np.ndarray, "words_plus_two"]:
         """Lexicon id → id in `vocabulary`, words it lacks becoming its unknown word; the last two are the markers.
 

@@ -5,7 +5,6 @@ That is enough to go on from the folder alone: generators are seeded anew, and t
 """
 
 import json
-import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import torch
 from polyseme.errors import InputError, WeightsError
 from polyseme.model import BiLM
 from polyseme.pretraining.config import PretrainConfig
-from polyseme.pretraining.run import Lists, Run
+from polyseme.pretraining.run import Lists, Run, start_from_frequencies
 from polyseme.vocabulary import Vocabulary
 from polyseme.weights.checkpoint import Checkpoint, build
 from polyseme.weights.files import replacing_folder
@@ -27,11 +26,12 @@ _FORMAT, _VERSION = "polyseme training", 1
 
 @dataclass(frozen=True)
 class Start:
-    """A model to go on with. `training` is its training.json, where it has one."""
+    """A model to go on with. `training` is its training.json, where it has one; `fresh` says that its softmax is new."""
 
     model: BiLM
     lists: Lists
     training: dict[str, Any] | None
+    fresh: bool = False
 
     @property
     def recipe(self) -> PretrainConfig | None:
@@ -89,25 +89,29 @@ def _write(checkpoint: Checkpoint, folder: Path, training: str, *, dtype: Dtype,
         (work / TRAINING).write_text(training, encoding="utf-8")
 
 
-def start_from(path: str | Path, *, vocabulary: Vocabulary | None = None, seed: int = 1) -> Start:
+def start_from(path: str | Path, *, vocabulary: Vocabulary | None = None) -> Start:
     """A model of any format as the start of a run.
 
     Args:
         path: What `polyseme.load` takes: a bundled name, a folder, a file.
-        vocabulary: The words to predict from now on; None keeps the model's. Words the model's softmax knows keep their
-            rows; a model without a softmax, and words it does not know, get new ones.
-        seed: Of the new rows.
+        vocabulary: The words to predict from now on; None keeps the model's. Words the model's softmax knows keep their rows,
+            others begin as its rarest. A model without a softmax gets one that predicts each word as often as `vocabulary`
+            counts it, and all alike where it has no counts (`Corpus.counted`).
     """
     from polyseme.weights.read import read
 
     checkpoint = read(path)
     if vocabulary is None and (checkpoint.vocabulary is None or checkpoint.config.vocabulary_size is None):
-        raise InputError(f"{path} has no softmax; give the vocabulary to be predicted, which gets a new one.")
-    if vocabulary is not None and vocabulary != checkpoint.vocabulary:
-        checkpoint = _with_vocabulary(checkpoint, vocabulary, torch.Generator().manual_seed(seed))
+        raise InputError(f"{path} has no softmax; give the vocabulary to be predicted (--new-vocabulary), which gets a new one.")
+    fresh = checkpoint.config.vocabulary_size is None
+    if vocabulary is not None and (fresh or vocabulary != checkpoint.vocabulary):
+        checkpoint = _with_vocabulary(checkpoint, vocabulary)
     assert checkpoint.vocabulary is not None
     lists = Lists(checkpoint.vocabulary, checkpoint.lexicon, checkpoint.characters)
-    return Start(build(checkpoint), lists, _training(path))
+    model = build(checkpoint)
+    if fresh and lists.vocabulary.counts is not None:
+        start_from_frequencies(model, lists.vocabulary)
+    return Start(model, lists, _training(path), fresh)
 
 
 def _training(path: str | Path) -> dict[str, Any] | None:
@@ -124,18 +128,18 @@ def _training(path: str | Path) -> dict[str, Any] | None:
     return values
 
 
-def _with_vocabulary(checkpoint: Checkpoint, vocabulary: Vocabulary, generator: torch.Generator) -> Checkpoint:
-    """The checkpoint with a softmax over these words."""
+def _with_vocabulary(checkpoint: Checkpoint, vocabulary: Vocabulary) -> Checkpoint:
+    """The checkpoint with a softmax over these words; a new one is all zeros."""
     width, size = checkpoint.config.lstm.width, len(vocabulary)
-    weight = torch.randn(size, width, generator=generator) / math.sqrt(width)
-    bias = torch.zeros(size)
+    weight, bias = torch.zeros(size, width), torch.zeros(size)
     old = checkpoint.vocabulary
     if old is not None and checkpoint.config.vocabulary_size is not None:
         old_weight = checkpoint.tensors.get("softmax.weight", checkpoint.tensors.get("token_encoder.words"))
         assert old_weight is not None
         known = [(row, old.get(word)) for row, word in enumerate(vocabulary.words) if word in old]
         rows, old_rows = (torch.tensor([pair[side] for pair in known]) for side in (0, 1))
-        # New words begin as rare ones: with the biases of the last words of the old list.
+        # New words begin as rare ones: as the mean of the last words of the old list.
+        weight[:] = old_weight[-1000:].mean(dim=0)
         bias.fill_(float(checkpoint.tensors["softmax.bias"][-1000:].mean()))
         weight[rows], bias[rows] = old_weight[old_rows], checkpoint.tensors["softmax.bias"][old_rows]
     tensors = {**checkpoint.tensors, "softmax.weight": weight, "softmax.bias": bias}
@@ -143,14 +147,19 @@ def _with_vocabulary(checkpoint: Checkpoint, vocabulary: Vocabulary, generator: 
     return replace(checkpoint, config=config, tensors=tensors, vocabulary=vocabulary)
 
 
-def take_up(run: Run, start: Start, *, updates: int = 5_000) -> str:
+def take_up(run: Run, start: Start, *, freeze_steps: int = 0, updates: int = 5_000) -> str:
     """Makes a new run go on where a model's training left; says what it found.
 
-    `updates` is how many updates the accumulators of a model without a record are made to stand for.
+    `freeze_steps` is for how many steps only the softmax moves; `updates` is how many updates the accumulators of a model
+    without a record are made to stand for.
     """
     facts = start.training
     if facts is None:
-        run.rewarm(updates, {})
+        run.frozen_until = freeze_steps
+        # What a new softmax sends back says nothing about the rest: that is warmed when it has learned.
+        run.thaw_updates = updates if start.fresh and freeze_steps else 0
+        if not run.thaw_updates:
+            run.rewarm(updates, {}, fresh_softmax=start.fresh)
         return "the model has no record of its training: the text is read from its beginning"
     run.step = int(facts["tokens"]) // (run.config.rows * run.config.unroll)
     run.reseed()
@@ -164,5 +173,6 @@ def take_up(run: Run, start: Start, *, updates: int = 5_000) -> str:
         found = f"going on at {facts['tokens']:,} tokens, at the sentence where the model's training left the text"
     else:
         found = f"the model has seen {facts['tokens']:,} tokens of other text: this one is read from its beginning"
-    run.rewarm(int(facts["updates"]), facts["gathered"])
+    run.rewarm(int(facts["updates"]), facts["gathered"], fresh_softmax=start.fresh)
+    run.frozen_until = run.step + freeze_steps if freeze_steps else 0
     return found

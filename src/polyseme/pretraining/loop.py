@@ -155,6 +155,8 @@ class _Loop:
     def take_up(self, start: Start | None, freeze_steps: int) -> list[str]:
         """Goes on from the folder's last checkpoint, else from a model, else from nothing; what to tell about it."""
         saved = checkpoint.saved(self.checkpoints)
+        if not self.run.processes.agree(int(saved[-1].name.removeprefix("step-")) if saved else -1):
+            raise InputError(f"not all processes see the same checkpoints in {self.folder}; put it where all machines see it.")
         if saved:
             tensors, values = checkpoint.load(saved[-1])
             _compare(values["config"], self.run.config, self.folder)
@@ -164,9 +166,7 @@ class _Loop:
         others = [path.name for path in self.folder.iterdir()] if self.folder.is_dir() else []
         if set(others) - {"config.json", "log.jsonl", "checkpoints", "tensorboard"}:
             raise InputError(f"{self.folder} holds {', '.join(sorted(others)[:3])} but no run; give an empty or a new folder.")
-        messages = [] if start is None else [take_up(self.run, start)]
-        self.run.frozen_until = self.run.step + freeze_steps if freeze_steps else 0
-        return messages
+        return [] if start is None else [take_up(self.run, start, freeze_steps=freeze_steps)]
 
     def open(self, messages: list[str], *, tensorboard: bool) -> None:
         """Makes the folder, the log and the first checkpoint."""

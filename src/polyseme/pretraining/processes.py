@@ -93,6 +93,10 @@ class Processes:
         dist.all_reduce(value, op=dist.ReduceOp.MAX)
         return bool(value)
 
+    def agree(self, value: int) -> bool:
+        """Whether all processes give the same number."""
+        return all(int(other) == value for other in self.gather(torch.tensor([value], device=self.device)))
+
     def gather(self, tensor: Tensor) -> list[Tensor]:
         """Every process's tensor, in order of rank; their first axes may differ in length."""
         if self.size == 1:

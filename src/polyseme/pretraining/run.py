@@ -93,7 +93,8 @@ class Run:
         self.dropout = torch.Generator(device=self.device).manual_seed(seed)
         self.guard = Guard()
         self.step = 0
-        self.frozen_until = 0
+        self.frozen_until = 0  # before this step only the softmax moves
+        self.thaw_updates = 0  # the updates that Adagrad's accumulators are made to stand for then
 
     @property
     def tokens(self) -> int:
@@ -107,6 +108,9 @@ class Run:
 
     def advance(self) -> Step:
         """Reads one window, and learns from it unless the guard says otherwise."""
+        if self.thaw_updates and self.step >= self.frozen_until:
+            self.rewarm(self.thaw_updates, {}, fresh_softmax=True)
+            self.thaw_updates = 0
         self.training.clear()
         losses, carried = self._gradients(next(self.streams))
         gradients = self._averaged()
@@ -168,23 +172,31 @@ class Run:
         )
 
     def _draw(self) -> tuple[Draw, Draw] | None:
-        """The negatives of a step, one draw a direction, the same in every process."""
+        """The negatives of a step, one draw a direction."""
         negatives, size = self.config.negatives, self.config.model.vocabulary_size
         if negatives is None or size is None:
             return None
-        forward, backward = (sample_log_uniform(self.draws, negatives, size).to(self.device) for _ in range(2))
+        source = self.draws
+        if self.config.draws == "own":
+            # Seeded by a number that all draw: their generators stay alike, and one checkpoint serves all.
+            seed = int(source.integers(1 << 63))
+            source = np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, self.processes.rank])))
+        forward, backward = (sample_log_uniform(source, negatives, size).to(self.device) for _ in range(2))
         return forward, backward
 
-    def rewarm(self, updates: int, means: Mapping[str, float], *, windows: int = 100) -> None:
+    def rewarm(self, updates: int, means: Mapping[str, float], *, fresh_softmax: bool = False, windows: int = 100) -> None:
         """Gives a new Adagrad the accumulators that `updates` updates would have left.
 
         The gradients of the next windows are gathered without moving a weight, and what they gathered is multiplied so that
         its mean is as in `means` (by parameter), or by the number of updates. The windows are read again afterwards. Without
-        this the rate of a fresh Adagrad would throw a trained model far off.
+        this the rate of a fresh Adagrad would throw a trained model far off. A fresh softmax keeps its own accumulators, as it
+        has far to go.
         """
         if self.config.optimizer.name != "adagrad" or not updates:
             return
         position, carried, step = self.streams.state_dict(), self.carried, self.step
+        before = self.optimizer.state["accumulator"]
+        kept = {name: tensor.clone() for name, tensor in before.items() if fresh_softmax and name.startswith("softmax.")}
         for _ in range(min(windows, updates)):
             self.training.clear()
             _, self.carried = self._gradients(next(self.streams))
@@ -193,6 +205,8 @@ class Run:
             self.optimizer.step(gradients, rate=0.0, scale=1.0 if clip is None or norm <= clip else clip / norm)
         self.training.clear()
         self.optimizer.extrapolate(updates, means)
+        for name, tensor in kept.items():
+            self.optimizer.state["accumulator"][name].copy_(tensor)
         self.streams.load_state_dict(position)
         self.carried, self.step = carried, step
 
@@ -210,6 +224,7 @@ class Run:
         return {
             "step": self.step,
             "frozen_until": self.frozen_until,
+            "thaw_updates": self.thaw_updates,
             "streams": self.streams.state_dict(),
             "draws": self.draws.bit_generator.state,
             "guard": self.guard.state_dict(),
@@ -229,6 +244,7 @@ class Run:
         self.draws.bit_generator.state = values["draws"]
         self.guard.load_state_dict(values["guard"])
         self.step, self.frozen_until = int(values["step"]), int(values["frozen_until"])
+        self.thaw_updates = int(values.get("thaw_updates", 0))
 
     @torch.no_grad()
     def restore_weights(self, tensors: Mapping[str, Tensor]) -> None:
