@@ -6,18 +6,26 @@ from typing import Any, Literal, Self
 
 from polyseme.config import Checked, from_dict
 from polyseme.errors import InputError
+from polyseme.tasks.answers import AnswersConfig, AnswersTask
+from polyseme.tasks.choices import ChoicesConfig, ChoicesTask
 from polyseme.tasks.classifier import ClassifierConfig, ClassifierTask
-from polyseme.tasks.inputs import ElmoConfig, InputsConfig, WordConfig
+from polyseme.tasks.coreference import CoreferenceConfig, CoreferenceTask
+from polyseme.tasks.entailment import EntailmentConfig, EntailmentTask
+from polyseme.tasks.inputs import ElmoConfig, InputsConfig, SpellingConfig, WordConfig
 from polyseme.tasks.roles import RolesConfig, RolesTask
 from polyseme.tasks.tagger import TaggerConfig, TaggerTask
 
 # A new task is added in these three lines, to PRESETS below, and to the rows of recipes/paper_rows.py.
-ModelConfig = TaggerConfig | ClassifierConfig | RolesConfig
-Task = TaggerTask | ClassifierTask | RolesTask
+ModelConfig = TaggerConfig | ClassifierConfig | RolesConfig | EntailmentConfig | ChoicesConfig | CoreferenceConfig | AnswersConfig
+Task = TaggerTask | ClassifierTask | RolesTask | EntailmentTask | ChoicesTask | CoreferenceTask | AnswersTask
 KINDS: dict[str, tuple[type[ModelConfig], type[Task]]] = {
     "tagger": (TaggerConfig, TaggerTask),
     "classifier": (ClassifierConfig, ClassifierTask),
     "roles": (RolesConfig, RolesTask),
+    "entailment": (EntailmentConfig, EntailmentTask),
+    "choices": (ChoicesConfig, ChoicesTask),
+    "coreference": (CoreferenceConfig, CoreferenceTask),
+    "answers": (AnswersConfig, AnswersTask),
 }
 
 
@@ -100,18 +108,30 @@ def make_task(config: ModelConfig) -> Task:
     return KINDS[config.kind][1](config)  # pyrefly: ignore
 
 
+#: Where ELMo goes in unless told otherwise; at the input of the tasks that are not here.
+_PLACES = {
+    "coreference": ElmoConfig(dropout=0.0, l2=0.0),  # the model's own dropout falls on all its inputs
+    "answers": ElmoConfig(place="both", l2=0.0, context="document"),
+}
+
+
 def with_elmo(config: TaskConfig, elmo: str | None, *, place: ElmoConfig | None = None) -> TaskConfig:
     """The same configuration with a biLM at its input (or where `place` says), or without any."""
-    place = None if elmo is None else place or config.inputs.elmo or ElmoConfig()
+    place = None if elmo is None else place or config.inputs.elmo or _PLACES.get(config.model.kind, ElmoConfig())
     return replace(config, elmo=elmo, inputs=replace(config.inputs, elmo=place))
+
+
+#: The biLM the presets stand over; `with_elmo(config, None)` is the baseline. The models' own dropouts fall on its vectors.
+ELMO = "en-small"
 
 
 def named_entities() -> TaskConfig:
     """Spans in CoNLL columns: two biLSTMs of 200 and a CRF."""
     return TaskConfig(
         model=TaggerConfig(),
-        inputs=InputsConfig(words=WordConfig(trainable=True)),
+        inputs=InputsConfig(words=WordConfig(trainable=True), elmo=ElmoConfig(dropout=0.0, l2=0.1)),
         fit=FitConfig(epochs=75, patience=25, batch=64),
+        elmo=ELMO,
     )
 
 
@@ -124,8 +144,9 @@ def parts_of_speech() -> TaskConfig:
     """Penn tags of CoNLL-U files: one biLSTM and a softmax."""
     return TaskConfig(
         model=TaggerConfig(tags="labels", file="conllu", head="softmax", layers=1, dropout=0.3),
-        inputs=InputsConfig(words=WordConfig(trainable=True)),
+        inputs=InputsConfig(words=WordConfig(trainable=True), elmo=ElmoConfig(dropout=0.0)),
         fit=FitConfig(epochs=30, patience=5, batch=32),
+        elmo=ELMO,
     )
 
 
@@ -139,8 +160,9 @@ def sentiment() -> TaskConfig:
     """Five classes of sentiment trees, trained on all phrases: the full-size biattentive network."""
     return TaskConfig(
         model=ClassifierConfig(file="trees"),
-        inputs=InputsConfig(),
+        inputs=InputsConfig(elmo=ElmoConfig(dropout=0.0)),
         fit=FitConfig(epochs=40, patience=5, batch=100),
+        elmo=ELMO,
     )
 
 
@@ -153,9 +175,24 @@ def classification() -> TaskConfig:
     """Lines of label<TAB>text: a biattentive network of a quarter of the size."""
     return TaskConfig(
         model=ClassifierConfig(dense=150, hidden=75),
-        inputs=InputsConfig(),
+        inputs=InputsConfig(elmo=ElmoConfig(dropout=0.0)),
         fit=FitConfig(epochs=40, patience=5, batch=50),
+        elmo=ELMO,
     )
+
+
+def entailment() -> TaskConfig:
+    """Pairs of SNLI: ESIM with 300 units."""
+    return TaskConfig(
+        model=EntailmentConfig(),
+        inputs=InputsConfig(),
+        fit=FitConfig(epochs=75, patience=5, batch=32, learning_rate=0.0004, clip_norm=10.0, decay=0.5, decay_after=1),
+    )
+
+
+def choices() -> TaskConfig:
+    """Questions with several answers, pick one: ESIM with 300 units."""
+    return replace(entailment(), model=ChoicesConfig())
 
 
 def roles() -> TaskConfig:
@@ -164,6 +201,26 @@ def roles() -> TaskConfig:
         model=RolesConfig(),
         inputs=InputsConfig(words=WordConfig(trainable=True)),
         fit=FitConfig(epochs=500, patience=20, batch=80, optimizer="adadelta", learning_rate=1.0, clip_norm=None, clip_value=1.0),
+    )
+
+
+def coreference() -> TaskConfig:
+    """Clusters of mentions in documents: span ranking, a document a step."""
+    return TaskConfig(
+        model=CoreferenceConfig(),
+        inputs=InputsConfig(
+            words=WordConfig(unknown="zero"), spelling=SpellingConfig(dim=8, filters=((3, 50), (4, 50), (5, 50)))
+        ),
+        fit=FitConfig(epochs=150, patience=10, batch=1),
+    )
+
+
+def answers() -> TaskConfig:
+    """Answers that stand in a text: bidirectional attention flow with self-attention."""
+    return TaskConfig(
+        model=AnswersConfig(),
+        inputs=InputsConfig(words=WordConfig(unknown="zero"), spelling=SpellingConfig(dim=20, filters=((5, 100),))),
+        fit=FitConfig(epochs=24, patience=8, batch=45, optimizer="adadelta", learning_rate=1.0),
     )
 
 
@@ -176,5 +233,9 @@ PRESETS: dict[str, Callable[[], TaskConfig]] = {
     "sst5": sentiment,
     "sst2": sentiment_binary,
     "classification": classification,
+    "snli": entailment,
+    "choices": choices,
     "roles": roles,
+    "coreference": coreference,
+    "answers": answers,
 }
