@@ -76,7 +76,9 @@ def test_a_recipe(data, tmp_path):
     shown = run("train", recipe, "--data", data, "-o", tmp_path / "out", "--set", "fit.epochs=3", "--show")
     values = json.loads(shown.stdout)
     assert values["fit"]["epochs"] == 3
-    assert values["elmo"] is None
+    assert values["elmo"] == "en-small"
+    baseline = run("train", recipe, "--data", data, "-o", tmp_path / "out", "--elmo", "none", "--show")
+    assert json.loads(baseline.stdout)["elmo"] is None
     recipe.write_text("config = 3\n")
     assert "wanted a function config()" in run("train", recipe, "-o", "out").stderr
 

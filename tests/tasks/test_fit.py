@@ -126,7 +126,7 @@ def test_configurations_survive_json_and_are_checked(tmp_path):
     with pytest.raises(InputError, match="give both or neither"):
         replace(with_elmo(PRESETS["ner"](), "en-small"), elmo=None)
     with pytest.raises(InputError, match="needs train, dev and folder"):
-        fit(PRESETS["ner"]())
+        fit(with_elmo(PRESETS["ner"](), None))
     with pytest.raises(InputError, match="at least 1"):
         FitConfig(batch=0)
 
@@ -188,7 +188,7 @@ def test_200_records_are_learned(task, shared, tmp_path):
         kept = take(stream.read())
     path = tmp_path / "records"
     path.write_text(("\n" if task == "sst5" else "\n\n").join(kept) + "\n", encoding="utf-8")
-    config = PRESETS[task]()
+    config = with_elmo(PRESETS[task](), None)
     if task == "sst5":
         model = replace(
             config.model, subtrees=False, dense=100, hidden=50, input_dropout=0.0, dense_dropout=0.0, head_dropout=(0.0, 0.0, 0.0)

@@ -82,4 +82,4 @@ def test_a_document_met_again_is_kept_once():
     assert len(layers.vectors) == 6
     assert layers.starts.tolist() == [0, 2, 4, 5, 6, 2, 4]
     alone = embed_texts(elmo, texts[1:3], context="document", documents=[0, 0])
-    np.testing.assert_array_equal(layers.vectors[2:5], alone.vectors)
+    np.testing.assert_allclose(layers.vectors[2:5], alone.vectors, atol=2e-3)

@@ -5,6 +5,7 @@ from polyseme.errors import FormatError, InputError, WeightsError
 from polyseme.tasks.config import with_elmo
 from polyseme.tasks.fit import fit
 from polyseme.tasks.inputs import ElmoConfig
+from polyseme.tasks.layers import embed_texts
 from polyseme.tasks.readers import read_columns
 from polyseme.tasks.trained import TrainedTask
 from tasks.examples import classifier, tagger, write_entities
@@ -78,6 +79,21 @@ def test_a_fine_tuned_bilm_travels_with_the_task_model(tmp_path):
     loaded = TrainedTask.load(tmp_path / "run", elmo=elmo)
     text = ["the", "film", "was", "great"]
     assert loaded.predict([text])[0].probabilities == pytest.approx(fitted.predict([text])[0].probabilities)
+
+
+def test_a_document_is_read_whole_however_many_records_are_taken_at_a_time(tmp_path, monkeypatch):
+    elmo = tiny_elmo()
+    config = with_elmo(tagger(tmp_path, epochs=1), "tiny", place=ElmoConfig(context="document"))
+    fitted = fit(config, elmo=elmo).trained
+    path = tmp_path / "documents.conll"
+    sentence = "she\tO\nmet\tO\nBob\tB-person\n\n"
+    path.write_text("-DOCSTART-\tO\n\n" + 3 * sentence + "-DOCSTART-\tO\n\n" + sentence)
+    seen = []
+    monkeypatch.setattr("polyseme.tasks.trained.embed_texts", lambda *a, **k: seen.append(len(a[1])) or embed_texts(*a, **k))
+    wanted = list(fitted.answer(fitted.task.read(path)))
+    monkeypatch.setattr("polyseme.tasks.trained._BLOCK", 2)
+    assert list(fitted.answer(fitted.task.read(path))) == wanted
+    assert seen == [4, 3, 1]
 
 
 def test_damaged_folders(tmp_path):

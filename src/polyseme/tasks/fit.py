@@ -257,7 +257,7 @@ def _optimizer(model: TaskModel, config: FitConfig) -> torch.optim.Optimizer:
         groups.append({"params": [parameter for parameter in learned if id(parameter) in bilm], "lr": rate})
     if config.optimizer == "adadelta":
         return torch.optim.Adadelta(groups, lr=config.learning_rate, rho=0.95, weight_decay=config.weight_decay)
-    return torch.optim.Adam(groups, lr=config.learning_rate, betas=config.betas, weight_decay=config.weight_decay)
+    return torch.optim.Adam(groups, lr=config.learning_rate, betas=config.betas, weight_decay=config.weight_decay, fused=True)
 
 
 def _decay(optimizer: torch.optim.Optimizer, config: FitConfig, since: int) -> None:

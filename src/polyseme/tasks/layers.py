@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from polyseme.elmo import Elmo
 
 Context = Literal["sentence", "document"]
-_BLOCK = 256  # texts embedded in one call
+_BLOCK, _BLOCK_TOKENS = 512, 32_768  # texts or documents embedded in one call
 
 
 class Layers:
@@ -116,7 +116,7 @@ def _distinct(
     numbers: list[int] = []
     starts: list[int] = []
     total = 0
-    for block in _blocks(texts, context, documents) if context != "sentence" else ((text,) for text in texts):
+    for block in _documents(texts, documents) if context != "sentence" else ((text,) for text in texts):
         key = tuple(block)
         if key not in seen:
             seen[key] = total
@@ -135,23 +135,37 @@ def _fill(
     documents: Sequence[int] | None,
     report: Report | None,
 ) -> None:
-    """Embeds the texts block by block; with document context a block is a whole document."""
+    """Embeds the texts block by block; documents are read as one long sentence each, some of them side by side."""
     start = done = 0
-    for block in _blocks(texts, context, documents):
-        sentences = [[bilm_form(token) for token in text] for text in block]
-        for array in elmo.embed(sentences, layers="all", context=context):
+    parts = [[text] for text in texts] if context == "sentence" else _documents(texts, documents)
+    for block in _side_by_side(parts):
+        sentences = [[bilm_form(token) for text in part for token in text] for part in block]
+        for array in elmo.embed(sentences, layers="all", raw=True):
             vectors[start : start + array.shape[1]] = np.asarray(array).transpose(1, 0, 2)
             start += array.shape[1]
-        done += len(block)
+        done += sum(map(len, block))
         if report is not None:
             report(done, len(texts), note="embedding")
 
 
-def _blocks(
-    texts: Sequence[tuple[str, ...]], context: Context, documents: Sequence[int] | None
-) -> list[Sequence[tuple[str, ...]]]:
-    if context == "sentence" or documents is None:
-        size = _BLOCK if context == "sentence" else max(1, len(texts))
-        return [texts[first : first + size] for first in range(0, len(texts), size)]
+def _side_by_side(parts: Sequence[Sequence[tuple[str, ...]]]) -> Iterator[list[Sequence[tuple[str, ...]]]]:
+    """The parts in blocks of so many tokens and parts at most, one part at least."""
+    block: list[Sequence[tuple[str, ...]]] = []
+    tokens = 0
+    for part in parts:
+        size = sum(map(len, part))
+        if block and (len(block) == _BLOCK or tokens + size > _BLOCK_TOKENS):
+            yield block
+            block, tokens = [], 0
+        block.append(part)
+        tokens += size
+    if block:
+        yield block
+
+
+def _documents(texts: Sequence[tuple[str, ...]], documents: Sequence[int] | None) -> list[Sequence[tuple[str, ...]]]:
+    """The documents; all texts are one where they are not numbered."""
+    if documents is None:
+        return [texts] if texts else []
     borders = [0, *(n for n in range(1, len(texts)) if documents[n] != documents[n - 1]), len(texts)]
     return [texts[first:last] for first, last in pairwise(borders) if first < last]

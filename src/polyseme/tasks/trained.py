@@ -4,7 +4,6 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -127,15 +126,29 @@ class TrainedTask:
         return [answer for _, answer in self.answer(self.records(items), report=report)]
 
     def answer(self, records: Iterable[Any], *, report: Report | None = None) -> Iterator[tuple[Any, Any]]:
-        """(record, answer) as they come; memory is bounded by a block of records."""
-        stream = iter(records)
+        """(record, answer) as they come; memory is bounded by a block of records, or a document where vectors need it."""
         done = 0
-        while block := list(islice(stream, _BLOCK)):
+        for block in self._blocks(records):
             texts, places = self._read(block)
             yield from zip(block, answer_all(self.model, block, texts, places, batch=self.config.fit.batch), strict=True)
             done += len(block)
             if report is not None:
                 report(done)
+
+    def _blocks(self, records: Iterable[Any]) -> Iterator[list[Any]]:
+        """Some records at a time; where vectors are computed in document context, no document is cut."""
+        whole = self.config.inputs.elmo is not None and self.config.inputs.elmo.context == "document"
+        block: list[Any] = []
+        last: int | None = None
+        for place, record in enumerate(records):
+            numbers = self.task.documents(record, place) if whole else ()  # pyrefly: ignore
+            if len(block) >= _BLOCK and (not numbers or numbers[0] != last):
+                yield block
+                block = []
+            block.append(record)
+            last = numbers[-1] if numbers else last
+        if block:
+            yield block
 
     def evaluate(self, path: str | Path, *, report: Report | None = None) -> tuple[dict[str, float], list[Any], list[Any]]:
         """Scores on a labelled file, with its records and the answers to them."""
