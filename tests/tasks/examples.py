@@ -4,8 +4,10 @@ import json
 import random
 from dataclasses import replace
 
+from polyseme.tasks.choices import ChoicesConfig
 from polyseme.tasks.classifier import ClassifierConfig
 from polyseme.tasks.config import FitConfig, TaskConfig
+from polyseme.tasks.entailment import EntailmentConfig
 from polyseme.tasks.inputs import InputsConfig, SpellingConfig, WordConfig
 from polyseme.tasks.roles import RolesConfig
 from polyseme.tasks.tagger import TaggerConfig
@@ -42,7 +44,7 @@ def write_opinions(path, *, seed=0, count=100):
     return path
 
 
-def write_roles(path, *, seed=0, count=60):
+def write_roles(path, *, seed=0, count=48):
     """JSON lines of one or two made-up clauses, of which each has its predicate: who acts, on what, when."""
     rng = random.Random(seed)
     with open(path, "w", encoding="utf-8") as stream:
@@ -62,6 +64,31 @@ def write_roles(path, *, seed=0, count=60):
             for predicate in predicates:
                 predicate["tags"] += ["O"] * (len(tokens) - len(predicate["tags"]))
             stream.write(json.dumps({"tokens": tokens, "predicates": predicates}) + "\n")
+    return path
+
+
+def write_pairs(path, *, seed=0, count=120):
+    """Pairs in SNLI's tokenized form: the hypothesis repeats what happens, denies it, or speaks of somebody else."""
+    rng = random.Random(seed)
+    with open(path, "w", encoding="utf-8") as stream:
+        for _ in range(count):
+            who, what = rng.choice(["Ann", "the dog", "a man"]), rng.choice(["runs", "sits", "sings"])
+            label = rng.choice(["entailment", "contradiction", "neutral"])
+            hypothesis = {"entailment": f"{who} {what}", "contradiction": f"{who} never {what}", "neutral": f"Bob {what}"}[label]
+            pair = {"label": label, "premise": f"{who} {what} here".split(), "hypothesis": hypothesis.split()}
+            stream.write(json.dumps(pair) + "\n")
+    return path
+
+
+def write_choices(path, *, seed=0, count=120):
+    """Questions after a thing of which one of two to four answers speaks."""
+    rng = random.Random(seed)
+    with open(path, "w", encoding="utf-8") as stream:
+        for _ in range(count):
+            things = rng.sample(["sun", "sea", "cat", "car", "tree"], rng.randint(2, 4))
+            label = rng.randrange(len(things))
+            answers = [f"it is the {thing}" for thing in things]
+            stream.write(json.dumps({"question": f"where is the {things[label]} ?", "answers": answers, "label": label}) + "\n")
     return path
 
 
@@ -89,7 +116,7 @@ def classifier(tmp_path, *, model=None, inputs=SMALL, epochs=8, **changes):
     return replace(config, **changes)
 
 
-def roles(tmp_path, *, model=None, inputs=SMALL, epochs=8, **changes):
+def roles(tmp_path, *, model=None, inputs=SMALL, epochs=6, **changes):
     config = TaskConfig(
         model=model or RolesConfig(hidden=24, layers=2, indicator=8, dropout=0.0, finder=8),
         inputs=inputs,
@@ -99,3 +126,24 @@ def roles(tmp_path, *, model=None, inputs=SMALL, epochs=8, **changes):
         folder=str(tmp_path / "run"),
     )
     return replace(config, **changes)
+
+
+def entailment(tmp_path, *, inputs=SMALL, epochs=4, **changes):
+    config = TaskConfig(
+        model=EntailmentConfig(hidden=16, dropout=0.0),
+        inputs=inputs,
+        fit=FitConfig(epochs=epochs, batch=8, learning_rate=0.01),
+        train=str(write_pairs(tmp_path / "train.jsonl")),
+        dev=str(write_pairs(tmp_path / "dev.jsonl", seed=1, count=60)),
+        folder=str(tmp_path / "run"),
+    )
+    return replace(config, **changes)
+
+
+def choices(tmp_path, *, inputs=SMALL, epochs=4, **changes):
+    config = entailment(tmp_path, inputs=inputs, epochs=epochs)
+    files = {
+        "train": str(write_choices(tmp_path / "train.jsonl")),
+        "dev": str(write_choices(tmp_path / "dev.jsonl", seed=1, count=60)),
+    }
+    return replace(config, model=ChoicesConfig(hidden=16, dropout=0.0), **files, **changes)

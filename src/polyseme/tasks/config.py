@@ -185,8 +185,9 @@ def entailment() -> TaskConfig:
     """Pairs of SNLI: ESIM with 300 units."""
     return TaskConfig(
         model=EntailmentConfig(),
-        inputs=InputsConfig(),
+        inputs=InputsConfig(elmo=ElmoConfig(place="both", dropout=0.0)),
         fit=FitConfig(epochs=75, patience=5, batch=32, learning_rate=0.0004, clip_norm=10.0, decay=0.5, decay_after=1),
+        elmo=ELMO,
     )
 
 
@@ -199,8 +200,9 @@ def roles() -> TaskConfig:
     """Semantic roles in JSON lines: eight interleaved highway LSTMs of 300."""
     return TaskConfig(
         model=RolesConfig(),
-        inputs=InputsConfig(words=WordConfig(trainable=True)),
+        inputs=InputsConfig(words=WordConfig(trainable=True), elmo=ElmoConfig(dropout=0.1)),
         fit=FitConfig(epochs=500, patience=20, batch=80, optimizer="adadelta", learning_rate=1.0, clip_norm=None, clip_value=1.0),
+        elmo=ELMO,
     )
 
 
