@@ -309,6 +309,8 @@ def test_what_was_tuned_is_an_elmo_again():
         ({"outputs": 0}, "outputs is 0"),
         ({"trainable": "all"}, "trainable is 'all'"),
         ({"layer_norm": "batch"}, "layer_norm is 'batch'"),
+        ({"dropout": 1.5}, "dropout is 1.5; wanted a number from 0 to 1"),
+        ({"dropout": "half"}, "dropout is 'half'"),
         ({"state": "cold"}, "state is 'cold'"),
         ({"token_layer": "skip"}, "token_layer is 'skip'"),
         ({"mixes": [Mix(weights=(1.0, 1.0), gamma=1.0)]}, "2 mix weights were given for 3 layers"),
@@ -318,6 +320,11 @@ def test_what_was_tuned_is_an_elmo_again():
 def test_options_that_do_not_exist(options, message):
     with pytest.raises(InputError, match=message):
         ElmoEmbedding(ELMO, **options)
+
+
+def test_only_ids_are_read():
+    with pytest.raises(InputError, match=r"ids is of type list; wanted what elmo\.characters\(sentences\) gives"):
+        ElmoEmbedding(ELMO)(BATCH)
 
 
 def test_only_an_elmo_is_embedded():

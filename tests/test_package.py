@@ -74,10 +74,10 @@ def archives(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.mark.slow
 def test_contents_of_the_archives(archives: dict[str, Path]):
     package = {str(path.relative_to(ROOT / "src")) for path in (ROOT / "src/polyseme").rglob("*.py")}
-    package |= {"polyseme/py.typed", "polyseme/kernels/cell.c"}
-    package |= {
-        str(path.relative_to(ROOT / "src")) for path in (ROOT / "src/polyseme/models").rglob("*.*") if path.suffix != ".pyc"
-    }
+    package.add("polyseme/py.typed")
+    for folder, pattern in (("kernels", "*.[ch]"), ("models", "*.*")):
+        package |= {str(path.relative_to(ROOT / "src")) for path in (ROOT / "src/polyseme" / folder).rglob(pattern)}
+    package = {name for name in package if not name.endswith(".pyc")}
     with zipfile.ZipFile(archives["wheel"]) as wheel:
         inside = {name for name in wheel.namelist() if ".dist-info/" not in name}
         licences = [name for name in wheel.namelist() if name.endswith("licenses/LICENSE")]

@@ -58,7 +58,7 @@ class ElmoEmbedding(nn.Module):
         mixes: Sequence[Mix] | None = None,
     ) -> None:
         super().__init__()
-        _check(elmo, outputs, trainable, state, token_layer, mixes)
+        _check(elmo, outputs, dropout, trainable, state, token_layer, mixes)
         config = elmo.config
         self.elmo = elmo
         self.boundaries = boundaries
@@ -104,6 +104,8 @@ class ElmoEmbedding(nn.Module):
         Args:
             ids: what `elmo.characters(sentences)` gives, on any device.
         """
+        if not isinstance(ids, TokenIds):
+            raise InputError(f"ids is of type {type(ids).__name__}; wanted what elmo.characters(sentences) gives.")
         ids = ids.to(self.start_h.device)
         sentences = len(ids.lengths)
         if sentences == 0:
@@ -260,12 +262,20 @@ def _fill_in_what_was_not_trained(
 
 
 def _check(
-    elmo: object, outputs: object, trainable: object, state: object, token_layer: object, mixes: Sequence[Mix] | None
+    elmo: object,
+    outputs: object,
+    dropout: object,
+    trainable: object,
+    state: object,
+    token_layer: object,
+    mixes: Sequence[Mix] | None,
 ) -> None:
     if not isinstance(elmo, Elmo):
         raise InputError(f"elmo is of type {type(elmo).__name__}; wanted what polyseme.load gives.")
     if isinstance(outputs, bool) or not isinstance(outputs, int) or outputs < 1:
         raise InputError(f"outputs is {outputs!r}; wanted at least 1.")
+    if isinstance(dropout, bool) or not isinstance(dropout, (int, float)) or not 0 <= dropout <= 1:
+        raise InputError(f"dropout is {dropout!r}; wanted a number from 0 to 1.")
     if trainable not in ("mix", True, False):
         raise InputError(f"trainable is {trainable!r}; wanted 'mix', True or False.")
     if state not in ("warm", "zero"):

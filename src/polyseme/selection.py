@@ -79,6 +79,8 @@ def pooled(x: Float[Tensor, "... tokens width"], how: Pool, directions: int) -> 
 
 
 def _weighted(weights: list[float], config: BiLMConfig) -> Selection:
+    if not np.isfinite(weights).all():
+        raise InputError(f"the layer weights are {weights}; wanted finite numbers.")
     if len(weights) != len(config.layer_names):
         raise InputError(
             f"{len(weights)} layer weights were given for the layers {', '.join(config.layer_names)}; give one weight for each."

@@ -22,7 +22,7 @@ def read_sentences(sentences: Iterable[Sentence], tokenize: Callable[[str], list
     """
     if isinstance(sentences, (str, bytes)):
         raise InputError(f"one string was given, {_shown(sentences)}; give a list of sentences: [{_shown(sentences)}].")
-    given = _listed(sentences, "the sentences")
+    given = _listed(sentences, "sentences")
     if given and isinstance(given[0], str):
         return _from_texts(given, tokenize, raw=raw)
     return [_tokens(sentence, number) for number, sentence in enumerate(given)]
@@ -101,7 +101,10 @@ def _listed(value: object, what: str) -> list[object]:
     if isinstance(value, (str, bytes, dict, set, frozenset)) or not isinstance(value, Iterable):
         hint = "give strings or lists of tokens throughout" if isinstance(value, str) else "wanted a list"
         raise InputError(f"{what} is {_kind(value)}; {hint}.")
-    return list(value)
+    try:
+        return list(value)
+    except TypeError as error:  # an array without dimensions
+        raise InputError(f"{what} is {_kind(value)}; wanted a list.") from error
 
 
 def _kind(value: object) -> str:

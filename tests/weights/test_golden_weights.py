@@ -114,6 +114,8 @@ def test_tensorflow_checkpoint(golden: Path, case: str):
     reference = Reference(checkpoint)
     ours = [reference.zero(sentence) for sentence in sentences]
     assert largest_difference(_cut(ours), _recorded(folder / "zero_without_boundaries.npz", len(sentences))) < 1e-5
+    dumped = read(folder / "dumped_weights.hdf5", options=folder / "options_inference.json")
+    assert all(torch.equal(tensor, checkpoint.tensors[name]) for name, tensor in dumped.tensors.items())
     softmax, vocabulary, width = reference.model.softmax, checkpoint.vocabulary, checkpoint.config.lstm.width
     assert softmax is not None
     assert vocabulary is not None

@@ -106,6 +106,11 @@ def test_arguments(small: Checkpoint, tmp_path: Path):
             write(small, tmp_path / name)
     with pytest.raises(WeightsError, match="is no TensorFlow checkpoint"):
         read(tmp_path / "model", layout="bilm_tf")
+    with pytest.raises(WeightsError, match=r"holds no file whose name ends in \.hdf5 or \.h5\.$"):
+        read(tmp_path / "model", layout="allennlp")
+    for nothing in (None, 3, ""):
+        with pytest.raises(InputError, match=f"path is {nothing!r}; wanted a folder"):
+            read(nothing)
 
 
 def test_convert_takes_what_read_takes(golden: Path, tmp_path: Path):

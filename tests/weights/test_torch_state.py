@@ -2,6 +2,8 @@
 
 import os
 import pickle
+import random
+import re
 import shutil
 import zipfile
 from collections.abc import Callable
@@ -57,6 +59,26 @@ def test_every_truncation(folder: Path, legacy: bool):
         (folder / "elmo.th").write_bytes(content[:size])
         with pytest.raises(WeightsError, match="damaged"):
             read(folder / "elmo.th")
+
+
+@pytest.mark.parametrize("legacy", [True, False])
+def test_changed_bytes(folder: Path, legacy: bool):
+    """Each one line of ours, or harmless: a value may have changed."""
+    torch.save(_tensors(folder), folder / "elmo.th", _use_new_zipfile_serialization=not legacy)
+    content = (folder / "elmo.th").read_bytes()
+    # In the old format storages are named by numbers, once where tensors want them and once in a list at the end.
+    storage = re.findall(rb"\d{8,}", content)[-1] if legacy else b"storage"
+    places = [content.rindex(storage), *random.Random(0).sample(range(len(content)), 100)]
+    errors = []
+    for place in places:
+        changed = bytes([content[place] ^ 1])
+        (folder / "elmo.th").write_bytes(content[:place] + changed + content[place + 1 :])
+        try:
+            read(folder / "elmo.th")
+        except WeightsError as error:
+            errors.append(str(error))
+    assert len(errors) > 3
+    assert [error for error in errors if "\n" in error] == []
 
 
 @pytest.mark.parametrize(

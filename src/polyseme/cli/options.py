@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from polyseme.errors import InputError
-
 if TYPE_CHECKING:
     from polyseme.elmo import Elmo
     from polyseme.weights import Checkpoint
@@ -50,13 +48,7 @@ class ModelFiles:
 
 def on_device(elmo: "Elmo", device: str) -> "Elmo":
     """The model on the device of that name; an unknown or absent one is an error."""
-    if device == "cpu":
-        return elmo
-    try:
-        return elmo.to(device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).split("\n")[0].split(". ")[0]
-        raise InputError(f"device {device!r} cannot be used ({reason}); give cpu, or a device of this machine.") from error
+    return elmo if device == "cpu" else elmo.to(device)
 
 
 def companion_options(function: _F) -> _F:

@@ -1,5 +1,6 @@
 """read, write, convert: one way in and one way out for every layout, told apart by content."""
 
+import os
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,6 +86,8 @@ def _given(path: str | Path | None, name: str) -> Path | None:
 
 def _locate(path: str | Path, revision: str | None) -> Path:
     """The local path, after fetching it if it names a model elsewhere."""
+    if not isinstance(path, (str, os.PathLike)) or str(path) == "":
+        raise InputError(f"path is {path!r}; wanted {_wanted()}, or OWNER/NAME on the Hugging Face hub.")
     local = Path(path)
     if local.exists() or bilm_tf.find_prefix(local) is not None:
         if revision is not None:
@@ -185,6 +188,8 @@ def _only(path: Path, suffixes: tuple[str, ...]) -> Path:
     if len(models) == 1:
         return models[0]
     names = ", ".join(entry.name for entry in found)
+    if not found:
+        raise WeightsError(f"{path} holds no file whose name ends in {' or '.join(suffixes)}.")
     if not models:
         raise WeightsError(f"{path} holds {names}, none of which can be read as the weights of a biLM.")
     raise WeightsError(f"{path} holds {len(models)} models ({names}); give the path of one of them.")

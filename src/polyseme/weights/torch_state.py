@@ -39,7 +39,7 @@ _CACHED = ("_elmo_lstm._word_embedding.weight",)
 # What torch.load raises at a file that ends early or is none of its own.
 _DAMAGE = (
     OSError, EOFError, RuntimeError, ValueError, KeyError, IndexError, TypeError, AttributeError, struct.error,
-    zipfile.BadZipFile,
+    AssertionError, zipfile.BadZipFile,
 )  # fmt: skip
 
 
@@ -119,7 +119,8 @@ def load_tensors(source: Path | BinaryIO, *, name: str) -> dict[str, Tensor]:
             "torch.save(module.state_dict(), path)."
         ) from error
     except _DAMAGE as error:
-        raise WeightsError(f"{name} is not a readable torch file ({error}); it is damaged or incomplete.") from error
+        reason = str(error).split("\n")[0]
+        raise WeightsError(f"{name} is not a readable torch file ({reason}); it is damaged or incomplete.") from error
     if not isinstance(values, dict) or not all(isinstance(tensor, Tensor) for tensor in values.values()):
         raise WeightsError(f"{name} holds no state dict; wanted a dictionary of tensors.")
     return {str(key): tensor for key, tensor in values.items()}
