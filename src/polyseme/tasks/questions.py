@@ -105,7 +105,7 @@ def _question(entry: Any, context: Context, where: str, *, labelled: bool) -> Qu
     answers, spans = [], []
     for answer in _part(entry, "answers", list, where):
         wanted, begin = _part(answer, "text", str, where), _part(answer, "answer_start", int, where)
-        found = context.text[max(0, begin) : begin + len(wanted)]
+        found = context.text[begin : begin + len(wanted)] if begin >= 0 else ""
         if found != wanted:
             raise FormatError(
                 f"{where}: the answer {wanted!r} does not stand at character {begin} of the context, where {found!r} does; "
