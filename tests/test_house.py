@@ -39,6 +39,7 @@ ORDER = (
     "polyseme.kernels",
     "polyseme.engine",
     "polyseme.elmo",
+    "polyseme.vectors",  # what bulk writes, read
     "polyseme.embedding",
     "polyseme.weights",
     "polyseme.models",

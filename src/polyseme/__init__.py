@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from polyseme.mix import ScalarMix as ScalarMix
     from polyseme.pretraining.loop import pretrain as pretrain
     from polyseme.tasks.fit import fit as fit
+    from polyseme.vectors import read_vectors as read_vectors
     from polyseme.vocabulary import Vocabulary as Vocabulary
     from polyseme.weights import convert as convert
     from polyseme.weights.loading import load as load
@@ -40,6 +41,7 @@ _HOMES = {
     "fit": "polyseme.tasks.fit",
     "load": "polyseme.weights.loading",
     "pretrain": "polyseme.pretraining.loop",
+    "read_vectors": "polyseme.vectors",
     "save": "polyseme.weights.loading",
 }
 
@@ -59,6 +61,7 @@ __all__ = [
     "fit",
     "load",
     "pretrain",
+    "read_vectors",
     "save",
 ]
 

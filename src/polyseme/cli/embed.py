@@ -1,15 +1,18 @@
-"""polyseme embed: the vectors of sentences, or of one word in several sentences."""
+"""polyseme embed: the vectors of sentences, of a corpus, or of one word in several sentences."""
 
+import glob
 import json
 from collections import deque
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from polyseme.cli.options import ModelFiles, examples, json_option, model_option, text_options
 from polyseme.cli.reading import SentenceSource
-from polyseme.cli.vector_files import Format, format_of, printable, shortest, vector_writer
+from polyseme.cli.store import refuse_store_options, store, store_options
+from polyseme.cli.vector_files import FOLDERS, FORMATS, Format, format_of, printable, shortest, vector_writer
 from polyseme.errors import InputError
 
 if TYPE_CHECKING:
@@ -24,6 +27,7 @@ _Vectors = tuple[list[str], "np.ndarray"]
     epilog=examples(
         'polyseme embed "He broke the stick." "Labels stick to glass." -o vectors.npz',
         'polyseme embed --word stick "He broke the stick." "Labels stick to glass."',
+        "polyseme embed 'corpus/*.txt.xz' --tokenized --layers top -o vectors",
         "polyseme embed --tokenized -i corpus.txt.gz --layers mean -o corpus.hdf5",
         "echo MKTAYIAKQR | polyseme embed --model seqvec --layers mean --pool mean",
     )
@@ -31,6 +35,7 @@ _Vectors = tuple[list[str], "np.ndarray"]
 @text_options
 @model_option
 @click.option("--layers", default="all", show_default=True, help="all, mean, top, a name or number, weights W,W,W, or mixN.")
+@click.option("--mix", metavar="W,W,W", help="The same as --layers W,W,W or --layers mixN.")
 @click.option("--pool", type=click.Choice(["mean", "max", "first_last"]), help="One vector for each sentence.")
 @click.option("--state", type=click.Choice(["warm", "zero"]), default="warm", show_default=True, help="Where the LSTMs start.")
 @click.option(
@@ -41,11 +46,13 @@ _Vectors = tuple[list[str], "np.ndarray"]
 @click.option("--batch-tokens", type=click.IntRange(min=1), help="How many tokens are computed at a time.")
 @click.option("--word", metavar="WORD", help="Only this word's vectors, side by side, and their cosines.")
 @click.option(
-    "-o", "--output", metavar="FILE", help="Write to FILE.jsonl, FILE.npz or FILE.hdf5 instead of JSON lines to stdout."
+    "-o",
+    "--output",
+    metavar="DIR|FILE",
+    help="Store in the folder DIR, or write FILE.jsonl, FILE.npz or FILE.hdf5, instead of JSON lines to stdout.",
 )
-@click.option(
-    "--format", "kind", type=click.Choice(["jsonl", "npz", "hdf5"]), help="The format of FILE, where its name does not tell."
-)
+@click.option("--format", "kind", type=click.Choice(FORMATS), help="What to write, where the name does not tell; DIR: parquet.")
+@store_options
 @json_option("With --word: one JSON object with the complete vectors.")
 def command(
     texts: tuple[str, ...],
@@ -60,6 +67,7 @@ def command(
     revision: str | None,
     device: str,
     layers: str,
+    mix: str | None,
     pool: Literal["mean", "max", "first_last"] | None,
     state: Literal["warm", "zero"],
     context: str,
@@ -71,9 +79,11 @@ def command(
     kind: Format | None,
     as_json: bool,
 ) -> None:
-    """Vectors of sentences, or of a word in them.
+    """Vectors of sentences, of a corpus, or of a word in its sentences.
 
-    Sentences are arguments, the lines of files, or the lines of the standard input. JSON lines hold "sentence", "tokens"
+    Sentences are arguments, the lines of files, or the lines of the standard input; arguments that name files are files.
+    With -o DIR vectors are stored in parts as large as a corpus makes them, and the same command goes on where it was ended:
+    the folder is what polyseme.read_vectors opens. JSON lines hold "sentence", "tokens"
     and "vectors": layers × tokens × numbers, or without the layers where one is chosen or they are mixed, or without the
     tokens where they are pooled. In .npz and HDF5 files sentence n is the array "n"; HDF5 is as AllenNLP wrote it.
     """
@@ -81,6 +91,10 @@ def command(
         raise click.UsageError("--word goes with none of --pool, --output, --boundaries: it prints the vectors of one word.")
     if as_json and word is None:
         raise click.UsageError("--json goes with --word; without it, the output on stdout is JSON lines already.")
+    if mix is not None and layers != "all":
+        raise click.UsageError("--mix and --layers exclude each other.")
+    layers = mix or layers
+    texts, inputs = _files_apart(texts, inputs)
     kind = format_of(output, kind)
     files = ModelFiles(
         path=model,
@@ -91,7 +105,6 @@ def command(
         revision=revision,
     )
     elmo = files.open(device=device)
-    source = SentenceSource(texts, inputs, elmo, tokenized=tokenized, split=split)
     settings: dict[str, Any] = {
         "layers": _layers(layers, elmo),
         "pool": pool,
@@ -100,6 +113,13 @@ def command(
         "precision": precision,
         "batch_tokens": batch_tokens,
     }
+    if output is not None and (kind in FOLDERS or (kind == "hdf5" and not texts and context == "sentence")):
+        if context != "sentence":
+            raise click.UsageError("--context goes with sentences on the command line, .jsonl and .npz, not with stored parts.")
+        store(elmo, (*inputs, *texts), output, kind, tokenized=tokenized, split=split, settings=settings)
+        return
+    refuse_store_options(kind)
+    source = SentenceSource(texts, inputs, elmo, tokenized=tokenized, split=split)
     vectors = _embedded(elmo, source, _context(context), settings)
     if word is not None:
         names = elmo.layers if layers == "all" else (layers,)
@@ -110,6 +130,13 @@ def command(
             write(number, tokens, array)
             if output is not None:
                 source.report(progress)
+
+
+def _files_apart(texts: tuple[str, ...], inputs: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Arguments are files where every one of them names some, else sentences."""
+    if texts and all(text == "-" or "://" in text or Path(text).is_file() or glob.glob(text, recursive=True) for text in texts):
+        return (), (*texts, *inputs)
+    return texts, inputs
 
 
 def _layers(text: str, elmo: "Elmo") -> Any:

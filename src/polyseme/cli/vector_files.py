@@ -1,4 +1,4 @@
-"""What `polyseme embed` writes: JSON lines, .npz, or HDF5 in AllenNLP's layout. One sentence is held at a time."""
+"""What `polyseme embed` writes of a few sentences: JSON lines, .npz, or HDF5 in AllenNLP's layout, one sentence at a time."""
 
 import contextlib
 import json
@@ -12,8 +12,11 @@ import click
 if TYPE_CHECKING:
     import numpy as np
 
-Format = Literal["jsonl", "npz", "hdf5"]
+Format = Literal["jsonl", "npz", "hdf5", "parquet", "arrow", "e2e-coref"]
 
+FORMATS: tuple[Format, ...] = ("jsonl", "npz", "hdf5", "parquet", "arrow", "e2e-coref")
+#: Those made of stored parts, whatever the sentences come from.
+FOLDERS: tuple[Format, ...] = ("parquet", "arrow", "e2e-coref")
 _SUFFIXES: dict[str, Format] = {".jsonl": "jsonl", ".npz": "npz", ".hdf5": "hdf5", ".h5": "hdf5"}
 
 
@@ -26,14 +29,18 @@ class VectorWriter(Protocol):
 
 
 def format_of(path: str | None, chosen: Format | None) -> Format:
-    """The format asked for, or the one the file's name tells; JSON lines on the standard output."""
+    """The format asked for, or the one the name tells; a name without an ending is a folder; JSON lines on stdout."""
     if path is None:
-        if chosen in ("npz", "hdf5"):
-            raise click.UsageError(f"--format {chosen} needs a file to write to: give -o FILE.")
+        if chosen not in (None, "jsonl"):
+            raise click.UsageError(f"--format {chosen} needs a place to write to: give -o FILE or -o DIR.")
         return "jsonl"
-    found = chosen or _SUFFIXES.get(Path(path).suffix)
+    suffix = Path(path).suffix
+    found = chosen or _SUFFIXES.get(suffix)
+    if found is None and (not suffix or suffix == ".parquet" or Path(path).is_dir()):
+        return "parquet"
     if found is None:
-        raise click.BadParameter(f"{path}: give a name that ends in {', '.join(_SUFFIXES)}, or --format.", param_hint="--output")
+        wanted = f"{', '.join(_SUFFIXES)}, or, for a folder, in nothing of the kind, or --format"
+        raise click.BadParameter(f"{path}: give a name that ends in {wanted}.", param_hint="--output")
     return found
 
 
@@ -53,7 +60,9 @@ def vector_writer(path: str | None, kind: Format) -> Iterator[VectorWriter]:
             with zipfile.ZipFile(beside, "w") as archive:
                 yield _npz(archive)
         else:
-            with _hdf5(beside) as writer:
+            from polyseme.bulk.hdf5 import allennlp_writer
+
+            with allennlp_writer(beside) as writer:
                 yield writer
 
 
@@ -87,21 +96,3 @@ def _npz(archive: zipfile.ZipFile) -> VectorWriter:
                 np.lib.format.write_array(stream, np.asarray(array), allow_pickle=False)
 
     return write
-
-
-@contextlib.contextmanager
-def _hdf5(path: Path) -> Iterator[VectorWriter]:
-    """Dataset "n" for sentence n, and `sentence_to_index`: one string, the JSON of tokens joined by blanks → "n"."""
-    import h5py
-    import numpy as np
-
-    index: dict[str, str] = {}
-    with h5py.File(path, "w") as file:
-
-        def write(number: int, tokens: list[str], vectors: np.ndarray) -> None:
-            file.create_dataset(str(number), data=vectors, dtype="float32")
-            index[" ".join(printable(tokens))] = str(number)
-
-        yield write
-        texts = file.create_dataset("sentence_to_index", (1,), dtype=h5py.string_dtype(encoding="utf-8"))
-        texts[0] = json.dumps(index)
