@@ -87,6 +87,8 @@ def command(
     opened = Corpus.open(corpus)
     begun = _start(start, opened, new_vocabulary)
     config = _changed(_config(opened, preset, config_file, begun), changes)
+    if tokens is None and more is None and (config_file or any(change.startswith("tokens=") for change in changes)):
+        tokens = config.tokens
     config = _tokens(config, opened, Path(output), begun, tokens=tokens, more=more)
     with join(device) as place, ProgressDisplay("pretrain", unit="tokens", interval=60.0) as report:
         say = _quiet if place.rank else _say

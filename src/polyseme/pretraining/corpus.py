@@ -17,9 +17,10 @@ from numpy.lib.format import open_memmap
 
 from polyseme.characters import BEGIN_SENTENCE, END_SENTENCE, ByteScheme, LexiconScheme, WordReader, Words
 from polyseme.errors import FormatError, InputError
-from polyseme.vocabulary import BILM_MARKERS, Vocabulary
+from polyseme.vocabulary import BILM_MARKERS, MANY_LANGS_MARKERS, Vocabulary
 
 FORMAT = "polyseme corpus"
+_CHARACTER_MARKS = ("<oov>", "<bos>", "<eos>", "<bow>", "<eow>", "<pad>")
 _PIECE = 1 << 16
 
 
@@ -180,6 +181,17 @@ class Corpus:
         typed = {position for word, position in self.markers.items() if word in left_out}
         chosen = [int(count) for position, count in enumerate(counts) if position not in typed][: len(words)]
         return Vocabulary((*BILM_MARKERS, *words), counts=[0, self.sentences, len(self.tokens) - sum(chosen), *chosen])
+
+    def characters(self, size: int) -> Vocabulary:
+        """A character lexicon of at most `size` lines: ELMoForManyLangs' marks, then the most frequent code points."""
+        found: Counter[str] = Counter()
+        for first in range(0, len(self.lexicon), _PIECE):
+            words = self.lexicon.words(first, first + _PIECE)
+            for word, count in zip(words, self.lexicon.counts[first : first + _PIECE].tolist(), strict=True):
+                for character in word:
+                    found[character] += count
+        frequent = sorted(found, key=lambda character: (-found[character], character))
+        return Vocabulary([*_CHARACTER_MARKS, *frequent[: size - len(_CHARACTER_MARKS)]], markers=MANY_LANGS_MARKERS)
 
     def counted(self, vocabulary: Vocabulary) -> Vocabulary:
         """The same words with their counts here: the end has that of the sentences, the unknown word that of all others."""

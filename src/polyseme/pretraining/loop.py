@@ -28,7 +28,7 @@ from polyseme.pretraining.log import Log
 from polyseme.pretraining.plan import Plan, plan
 from polyseme.pretraining.run import Heldout, Lists, Run, Step
 from polyseme.progress import Report
-from polyseme.vocabulary import Vocabulary
+from polyseme.vocabulary import MANY_LANGS_MARKERS, Vocabulary
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +120,15 @@ def pretrain(
 def _lists(given: Vocabulary | Lists | None, config: PretrainConfig, corpus: Corpus) -> Lists:
     if isinstance(given, Lists):
         return given
-    return Lists(corpus.vocabulary(config.model.vocabulary_size) if given is None else given)
+    characters = config.model.characters
+    words = corpus.vocabulary(config.model.vocabulary_size) if given is None else given
+    if characters is None or characters.scheme == "bytes":
+        return Lists(words)
+    if given is None and words.counts is not None:
+        # This scheme's markers are looked up among the words, too.
+        counts = words.counts.tolist()
+        words = Vocabulary((*MANY_LANGS_MARKERS, *words.words[3:]), markers=MANY_LANGS_MARKERS, counts=counts)
+    return Lists(words, characters=corpus.characters(characters.size))
 
 
 @dataclass

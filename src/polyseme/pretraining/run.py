@@ -301,6 +301,14 @@ def _check(config: PretrainConfig, lists: Lists) -> None:
     lexicon = lists.vocabulary if lists.lexicon is None else lists.lexicon
     if words is not None and words.size != len(lexicon):
         raise InputError(f"the word embedding has {words.size} rows, but its list has {len(lexicon)} words; make them equal.")
+    if words is not None and words.markers != lexicon.markers:
+        raise InputError(f"model.words.markers are {words.markers}, but those of its list {lexicon.markers}; make them equal.")
+    characters = config.model.characters
+    if characters is not None and lists.characters is not None and characters.size != len(lists.characters):
+        raise InputError(
+            f"model.characters.size is {characters.size}, but the character lexicon has {len(lists.characters)} lines; "
+            "make them equal."
+        )
 
 
 def read_window(
