@@ -178,29 +178,34 @@ def draw(lines: Sequence[dict[str, Any]], folder: Path) -> list[Path]:
     if weights:
         drawn.append(folder / "paper_table_layers.png")
         write_layer_chart(weights, drawn[-1])
-    points: dict[bool, dict[float, list[float]]] = {False: {}, True: {}}
+    # A row of a share is named after the whole one: sst5-0.1.
+    points: dict[str, dict[bool, dict[float, list[float]]]] = {}
     for line in lines:
-        if line["task"].partition("-")[0] == "sst5":
-            points[line["elmo"] is not None].setdefault(line["config"]["fit"]["share"], []).append(line["test"])
-    if any(len(by_share) > 1 for by_share in points.values()):
-        figure = Figure(figsize=(4.5, 3.2), layout="constrained")
-        axes = figure.subplots()
-        for kind, by_share in points.items():
-            shares = sorted(by_share)
-            means, spreads = zip(*(mean_and_spread(by_share[share]) for share in shares), strict=True) if shares else ((), ())
-            axes.errorbar(
-                [100 * share for share in shares],
-                means,
-                spreads,
-                marker="o",
-                capsize=3,
-                label=f"with{'' if kind else 'out'} ELMo",
-            )
-        axes.set_xscale("log")
-        axes.set_xticks([1, 10, 100], ["1 %", "10 %", "100 %"])
-        axes.set_xlabel("of the training data")
-        axes.set_ylabel("accuracy, SST-5")
-        axes.legend(frameon=False)
+        share = line.get("config", {}).get("fit", {}).get("share")
+        name = line["task"].removesuffix(f"-{share}")
+        if share is not None and (share == 1) == (name == line["task"]):
+            kinds = points.setdefault(name, {False: {}, True: {}})
+            kinds[line["elmo"] is not None].setdefault(share, []).append(line["test"])
+    points = {name: kinds for name, kinds in points.items() if any(len(by_share) > 1 for by_share in kinds.values())}
+    if points:
+        titles = {line["task"]: line["title"] for line in lines}
+        figure = Figure(figsize=(4.5 * len(points), 3.2), layout="constrained")
+        for axes, (name, kinds) in zip(figure.subplots(1, len(points), squeeze=False)[0], points.items(), strict=True):
+            for kind, by_share in kinds.items():
+                found = sorted((share, *mean_and_spread(values)) for share, values in by_share.items())
+                axes.errorbar(
+                    [100 * share for share, _, _ in found],
+                    [mean for _, mean, _ in found],
+                    [spread for _, _, spread in found],
+                    marker="o",
+                    capsize=3,
+                    label=f"with{'' if kind else 'out'} ELMo",
+                )
+            axes.set_xscale("log")
+            axes.set_xticks([1, 10, 100], ["1 %", "10 %", "100 %"])
+            axes.set_xlabel("of the training data")
+            axes.set_title(titles.get(name, name), fontsize=10)
+            axes.legend(frameon=False)
         drawn.append(folder / "paper_table_shares.png")
         figure.savefig(drawn[-1], dpi=150)
     return drawn

@@ -9,6 +9,8 @@ import pytest
 import paper_rows
 import paper_table
 from paper_senses import SETS, SenseRow
+from polyseme.tasks.role_readers import Proposition
+from polyseme.tasks.roles import Roles
 from tasks.examples import SMALL, tagger, write_entities
 from tiny import tiny_elmo
 
@@ -131,18 +133,27 @@ def test_the_table_says_what_changed():
 def test_the_scores_by_share_are_drawn(tmp_path):
     lines = [
         {
-            "task": f"sst5-{share}",
+            "task": name if share == 1 else f"{name}-{share:g}",
+            "title": name,
             "elmo": elmo,
             "seed": 1,
             "test": 30 + 10 * share,
             "layer_weights": {},
             "config": {"fit": {"share": share}},
         }
+        for name in ("sst5", "roles")
         for share in (0.1, 1.0)
         for elmo in (None, {})
     ]
     (path,) = paper_table.draw(lines, tmp_path)
     assert path.read_bytes().startswith(b"\x89PNG")
+    assert paper_table.draw(lines[1::4], tmp_path) == []  # one share of each task is no curve
+
+
+def test_roles_are_kept_without_their_text():
+    first, second = ("B-A0", "I-A0", "B-V", "O", "B-C-A0"), ("O", "O", "O", "B-V", "O")
+    roles = Roles((Proposition(2, first), Proposition(3, second)), (2,))
+    assert paper_rows.read_roles(paper_rows.write_roles(roles)) == roles
 
 
 @pytest.mark.parametrize("row", paper_rows.rows(), ids=lambda row: row.name)
