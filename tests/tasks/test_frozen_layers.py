@@ -4,6 +4,7 @@ import torch
 
 from polyseme.errors import FormatError
 from polyseme.tasks.layers import cached_layers, embed_texts
+from polyseme.vectors import read_vectors
 from tiny import tiny_elmo
 
 TEXTS = [("the", "cat", "sat"), (), ("``", "dog", "''"), ("the", "cat", "sat"), ("a",)]
@@ -26,7 +27,8 @@ def test_layers_equal_the_bilms_own():
     assert len(layers.vectors) == 7  # the repeated sentence is kept once
 
 
-def test_the_cache_is_computed_once_and_belongs_to_model_and_text(tmp_path, monkeypatch):
+@pytest.mark.parametrize("context", ["sentence", "document"])
+def test_the_cache_is_computed_once_and_belongs_to_model_and_text(tmp_path, monkeypatch, context):
     elmo = tiny_elmo()
     calls = []
     original = type(elmo).embed
@@ -36,23 +38,30 @@ def test_the_cache_is_computed_once_and_belongs_to_model_and_text(tmp_path, monk
         return original(self, *arguments, **options)
 
     monkeypatch.setattr(type(elmo), "embed", counting)
-    first = cached_layers(tmp_path, elmo, TEXTS)
-    again = cached_layers(tmp_path, elmo, TEXTS)
-    assert len(calls) == 1
-    assert isinstance(again.vectors, np.memmap)
-    np.testing.assert_array_equal(first.vectors, again.vectors)
-    np.testing.assert_array_equal(first.vectors, embed_texts(elmo, TEXTS).vectors)
+    options = {"context": context, "documents": [0, 0, 2, 3, 3]}
+    first = cached_layers(tmp_path, elmo, TEXTS, **options)
+    once = len(calls)
+    again = cached_layers(tmp_path, elmo, TEXTS, **options)
+    assert len(calls) == once
+    chosen = [4, 1, 3, 0, 2]
+    torch.testing.assert_close(gathered(first, chosen), gathered(again, chosen), atol=0, rtol=0)
+    torch.testing.assert_close(
+        gathered(first, chosen), gathered(embed_texts(elmo, TEXTS, **options), chosen), atol=2e-3, rtol=1e-3
+    )
+    assert not gathered(again, [1]).any()
     cached_layers(tmp_path, elmo, TEXTS[:2])
-    cached_layers(tmp_path, tiny_elmo(seed=1), TEXTS)
-    assert len(list(tmp_path.iterdir())) == 3
-    (entry,) = [path for path in tmp_path.iterdir() if np.load(path / "vectors.npy").shape[0] == 3]
-    (entry / "vectors.npy").write_bytes(b"damaged")
+    cached_layers(tmp_path, tiny_elmo(seed=1), TEXTS, **options)
+    folders = [path for path in tmp_path.iterdir() if path.is_dir()]
+    assert len(folders) == 3
+    (entry,) = [path for path in folders if read_vectors(path).rows == 3]
+    next(entry.glob("part-*")).write_bytes(b"damaged")
     with pytest.raises(FormatError, match="delete the folder"):
         cached_layers(tmp_path, elmo, TEXTS[:2])
 
 
-def test_an_interrupted_computation_leaves_nothing(tmp_path, monkeypatch):
+def test_an_interrupted_computation_goes_on(tmp_path, monkeypatch):
     elmo = tiny_elmo()
+    original = type(elmo).embed
 
     def fails(self, *arguments, **options):
         raise KeyboardInterrupt
@@ -60,7 +69,10 @@ def test_an_interrupted_computation_leaves_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(type(elmo), "embed", fails)
     with pytest.raises(KeyboardInterrupt):
         cached_layers(tmp_path, elmo, TEXTS)
-    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setattr(type(elmo), "embed", original)
+    steps = []
+    cached_layers(tmp_path, elmo, TEXTS, report=lambda done, total=None, *, note="": steps.append((done, total, note)))
+    assert steps[-1] == (7, 7, "embedding")
 
 
 def test_document_context_sees_the_neighbours():

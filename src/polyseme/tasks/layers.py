@@ -2,9 +2,8 @@
 
 import hashlib
 import json
-import os
-import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -14,9 +13,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from polyseme.bulk.run import embed_corpus
+from polyseme.bulk.settings import bulk_settings
 from polyseme.errors import FormatError
 from polyseme.progress import Report
+from polyseme.sources import Reader, Sentences
 from polyseme.tasks.readers import bilm_form
+from polyseme.vectors import MANIFEST, StoredVectors, read_vectors
 
 if TYPE_CHECKING:
     from polyseme.elmo import Elmo
@@ -44,6 +47,30 @@ class Layers:
         found = torch.from_numpy(self.vectors[rows]).float()
         found[torch.from_numpy(~mask)] = 0
         return found.permute(2, 0, 1, 3)
+
+
+class StoredLayers(Layers):
+    """The same from vectors that are stored on disk, read when they are asked for."""
+
+    def __init__(self, stored: StoredVectors, starts: Int[np.ndarray, "texts"], lengths: Sequence[int]) -> None:
+        self.stored = stored
+        self.starts = starts
+        self.firsts = np.cumsum([0, *lengths[:-1]], dtype=np.int64)  # of the stored sentences, documents where those are read
+
+    def gather(
+        self, texts: Int[np.ndarray, "rows"], lengths: Int[np.ndarray, "rows"], longest: int
+    ) -> Float[Tensor, "layers rows tokens width"]:
+        """As Layers.gather."""
+        found = torch.zeros(len(self.stored.layers), len(texts), longest, self.stored.dims[0])
+        numbers = np.searchsorted(self.firsts, self.starts[texts], side="right") - 1
+        read: dict[int, np.ndarray] = {}
+        for row, (text, number, length) in enumerate(zip(texts.tolist(), numbers.tolist(), lengths.tolist(), strict=True)):
+            if length:
+                if number not in read:
+                    read[number] = self.stored[number].vectors
+                begin = int(self.starts[text] - self.firsts[number])
+                found[:, row, :length] = torch.from_numpy(read[number][:, begin : begin + length])
+        return found
 
 
 def embed_texts(
@@ -74,8 +101,9 @@ def cached_layers(
 ) -> Layers:
     """The layers of the texts from a cache folder, computed and stored there first where they are not yet.
 
-    Stored as float16. The name of an entry is a hash of the model, the texts and the context, so a changed model or a changed
-    text never meets old vectors. An entry is written beside its place and renamed when it is whole.
+    Stored as `polyseme embed -o` stores vectors, in Arrow parts of float16; an interrupted computation goes on where it
+    stopped. The name of an entry is a hash of the model, the texts and the context, so a changed model or a changed text
+    never meets old vectors. Of several processes that want the same entry one computes it and the others wait.
     """
     distinct, documents, starts = _distinct(texts, context, documents)
     key = hashlib.sha256(f"{elmo.hash} {context} ".encode())
@@ -83,25 +111,50 @@ def cached_layers(
     if context != "sentence":
         key.update(json.dumps(list(documents or [])).encode())
     place = Path(folder) / key.hexdigest()[:24]
-    if not (place / "vectors.npy").exists():
-        beside = place.with_name(f"{place.name}.{os.getpid()}")
-        beside.mkdir(parents=True, exist_ok=True)
-        try:
-            shape = (sum(map(len, distinct)), len(elmo.layers), elmo.dim)
-            vectors = np.lib.format.open_memmap(beside / "vectors.npy", mode="w+", dtype=np.float16, shape=shape)
-            _fill(vectors, elmo, distinct, context, documents, report)
-            vectors.flush()
-            del vectors
-            if not place.exists():
-                beside.rename(place)
-        finally:
-            shutil.rmtree(beside, ignore_errors=True)
+    parts = [[text] for text in distinct] if context == "sentence" else _documents(distinct, documents)
+    with _alone(place.with_suffix(".lock")):
+        if not (place / MANIFEST).exists():
+            total = sum(map(len, distinct))
+            embed_corpus(
+                _Parts(parts),
+                place,
+                elmo,
+                bulk_settings(elmo, container="arrow", tokenized=True),
+                report=None if report is None else lambda done, *_, **__: report(done, total, note="embedding"),
+            )
     try:
-        return Layers(np.load(place / "vectors.npy", mmap_mode="r"), starts)
-    except ValueError as error:
+        return StoredLayers(read_vectors(place), starts, [sum(map(len, part)) for part in parts])
+    except FormatError as error:
         raise FormatError(
             f"{place}: the cached vectors are damaged ({error}); delete the folder, they are computed anew."
         ) from error
+
+
+class _Parts(Reader):
+    """Texts in memory, those of a part as one sentence in the biLM's spelling, as the bulk writer reads its input."""
+
+    def __init__(self, parts: Sequence[Sequence[tuple[str, ...]]]) -> None:
+        super().__init__(["-"], form="text")
+        self.parts = parts
+
+    def sentences(self, split: object = None) -> Iterator[Sentences]:
+        """The parts, in blocks."""
+        done = 0
+        for block in _side_by_side(self.parts):
+            numbers = range(done, done + len(block))
+            yield Sentences(self.sources[0], numbers, [[bilm_form(token) for text in part for token in text] for part in block])
+            done += len(block)
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Waits until no other process is inside."""
+    import fcntl
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def _distinct(
