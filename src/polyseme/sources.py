@@ -5,16 +5,20 @@ holds is text (or tokens, where the file stores lists or columns); cutting text 
 caller, see `Reader.sentences`.
 """
 
+import fnmatch
 import glob
 import json
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import BinaryIO, Literal
+from pathlib import Path, PurePath, PurePosixPath
+from typing import TYPE_CHECKING, BinaryIO, Literal, cast
 
 from polyseme.errors import FormatError, InputError
+
+if TYPE_CHECKING:
+    import pyarrow.fs
 
 Form = Literal["text", "jsonl", "parquet", "conll"]
 
@@ -33,15 +37,21 @@ _EMPTY_FIELD = re.compile(r"\S[ \t]{2,}\S")
 
 @dataclass(frozen=True)
 class Source:
-    """One input; a `path` of None is standard input."""
+    """One input: a file, or with a `uri` one of an object store; with neither, standard input."""
 
     path: Path | None
     form: Form
+    uri: str | None = None
 
     @property
     def name(self) -> str:
         """What error messages call it."""
-        return "standard input" if self.path is None else str(self.path)
+        return self.uri or ("standard input" if self.path is None else str(self.path))
+
+    @property
+    def standard_input(self) -> bool:
+        """Whether it can be read once only."""
+        return self.path is None and self.uri is None
 
 
 @dataclass(frozen=True)
@@ -75,6 +85,9 @@ def find(inputs: Sequence[str | Path], *, form: Form | None = None) -> list[Sour
         if str(item) == "-":
             sources.append(Source(None, form or "text"))
             continue
+        if "://" in str(item):
+            sources += [Source(None, form or _form_of(PurePosixPath(uri)), uri) for uri in _remote_files(str(item))]
+            continue
         paths = [Path(item)] if Path(item).exists() else [Path(path) for path in sorted(glob.glob(str(item), recursive=True))]
         paths = [path for path in paths if not path.is_dir() or not glob.has_magic(str(item))]
         if not paths:
@@ -83,13 +96,55 @@ def find(inputs: Sequence[str | Path], *, form: Form | None = None) -> list[Sour
         for path in paths:
             if path.is_dir():
                 raise InputError(f"{path} is a folder; name its files with a pattern such as '{path}/*'.")
-            suffixes = [suffix for suffix in path.suffixes if suffix not in _COMPRESSED]
-            sources.append(Source(path, form or _FORMS.get(suffixes[-1] if suffixes else "", "text")))
+            sources.append(Source(path, form or _form_of(path)))
     if not sources:
         raise InputError("no input was given; name files, patterns such as 'text/*.txt.xz', or - for standard input.")
-    if sum(source.path is None for source in sources) > 1:
+    if sum(source.standard_input for source in sources) > 1:
         raise InputError("standard input (-) was named twice; it can be read once.")
     return sources
+
+
+def _form_of(path: PurePath) -> Form:
+    suffixes = [suffix for suffix in path.suffixes if suffix not in _COMPRESSED]
+    return _FORMS.get(suffixes[-1] if suffixes else "", "text")
+
+
+def remote(uri: str) -> "tuple[pyarrow.fs.FileSystem, str]":
+    """The file system that a URI names (s3://, gs://, hdfs://, file://), and the path in it."""
+    import pyarrow
+    import pyarrow.fs
+
+    try:
+        system, path = pyarrow.fs.FileSystem.from_uri(uri)
+    except (pyarrow.ArrowInvalid, pyarrow.ArrowNotImplementedError, OSError) as error:
+        raise InputError(f"{uri} cannot be opened ({error}); give a path, or a URI such as s3://bucket/folder.") from error
+    return system, path.rstrip("/")
+
+
+def _remote_files(uri: str) -> list[str]:
+    """The URI itself, or those of the files in its folder that match the pattern in its last part, sorted."""
+    folder, _, name = uri.rpartition("/")
+    if not glob.has_magic(name):
+        return [uri]
+    import pyarrow.fs
+
+    system, path = remote(folder)
+    found = system.get_file_info(pyarrow.fs.FileSelector(path, allow_not_found=True))
+    names = sorted(entry.base_name for entry in found if entry.is_file and fnmatch.fnmatchcase(entry.base_name, name))
+    if not names:
+        raise InputError(f"no file matches {uri!r}.")
+    return [f"{folder}/{name}" for name in names]
+
+
+def _size(source: Source) -> int:
+    """Stored bytes, 0 for standard input."""
+    if source.uri is not None:
+        system, path = remote(source.uri)
+        found = system.get_file_info(path)
+        if not found.is_file:
+            raise InputError(f"{source.uri}: no such file.")
+        return found.size
+    return 0 if source.path is None else source.path.stat().st_size
 
 
 class Reader:
@@ -125,8 +180,8 @@ class Reader:
         self.longest = longest
         self.skipped = 0
         self.first_skipped: list[str] = []
-        sizes = [0 if source.path is None else source.path.stat().st_size for source in self.sources]
-        self.bytes_total = None if any(source.path is None for source in self.sources) else sum(sizes)
+        sizes = [_size(source) for source in self.sources]
+        self.bytes_total = None if any(source.standard_input for source in self.sources) else sum(sizes)
         self._sizes = sizes
         self._before = 0
         self._line = 1  # where a damaged compressed stream breaks off
@@ -200,9 +255,13 @@ class Reader:
         import io
 
         try:
-            raw = sys.stdin.buffer if source.path is None else open(source.path, "rb")
+            if source.uri is not None:
+                system, path = remote(source.uri)
+                raw = cast(BinaryIO, system.open_input_file(path))
+            else:
+                raw = sys.stdin.buffer if source.path is None else open(source.path, "rb")
         except OSError as error:
-            raise InputError(f"{source.name} cannot be opened: {error.strerror}.") from error
+            raise InputError(f"{source.name} cannot be opened: {error.strerror or error}.") from error
         self._raw = raw
         buffered = raw if isinstance(raw, io.BufferedReader) else io.BufferedReader(raw)  # pyrefly: ignore
         start = buffered.peek(6)[:6]
@@ -249,7 +308,7 @@ class Reader:
                 if damage is not None or not gathered:
                     return
         finally:
-            if source.path is not None:
+            if not source.standard_input:
                 stream.close()
                 if self._raw is not None:
                     self._raw.close()
@@ -348,7 +407,7 @@ class Reader:
         return True
 
     def _conll(self, source: Source) -> Iterator[Block]:
-        column = self.column if self.column is not None else int(source.path is not None and ".conllu" in source.path.name)
+        column = self.column if self.column is not None else int(".conllu" in source.name.rpartition("/")[2])
         tokens: list[str] = []
         begun, good = 1, True
         for first, lines in self._lines(source):
@@ -380,10 +439,11 @@ class Reader:
         import pyarrow
         import pyarrow.parquet
 
-        if source.path is None:
+        if source.standard_input:
             raise InputError("Parquet cannot be read from standard input; name the file.")
+        system, path = (None, source.path) if source.uri is None else remote(source.uri)
         try:
-            with pyarrow.parquet.ParquetFile(source.path) as file:
+            with pyarrow.parquet.ParquetFile(path, filesystem=system) as file:
                 if self.field not in file.schema_arrow.names:
                     names = ", ".join(file.schema_arrow.names)
                     raise FormatError(f"{source.name}, row 1: no column {self.field!r}; it has {names}.")

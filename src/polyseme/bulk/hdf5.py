@@ -20,7 +20,6 @@ from polyseme.vectors import StoredVectors
 from polyseme.weights.files import replacing_file
 
 if TYPE_CHECKING:
-
     from polyseme.elmo import Elmo
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 from polyseme.errors import InputError
+from polyseme.sources import remote
 
 if TYPE_CHECKING:
     import pyarrow.fs
@@ -182,15 +183,3 @@ class Place:
     def _local(self) -> Path:
         assert self.local is not None
         return self.local
-
-
-def remote(uri: str) -> "tuple[pyarrow.fs.FileSystem, str]":
-    """The file system that a URI names, and the path in it."""
-    import pyarrow
-    import pyarrow.fs
-
-    try:
-        system, path = pyarrow.fs.FileSystem.from_uri(uri)
-    except (pyarrow.ArrowInvalid, pyarrow.ArrowNotImplementedError, OSError) as error:
-        raise InputError(f"{uri} cannot be opened ({error}); give a path, or a URI such as s3://bucket/folder.") from error
-    return system, path.rstrip("/")

@@ -105,11 +105,12 @@ class EmbedBatches:
 class _MakeParts:
     """Makes the parts of portions inside an actor; rows are portions, and what comes out says what was written."""
 
-    def __init__(self, elmo: Elmo, model: str, device: str, settings: dict[str, Any], place: Place, threads: int) -> None:
+    def __init__(self, elmo: Any, model: str, device: str, settings: dict[str, Any], place: Place, threads: int) -> None:
+        import ray
         import torch
 
         torch.set_num_threads(threads)
-        self.elmo = elmo.to(device)
+        self.elmo: Elmo = ray.get(elmo).to(device)
         self.model, self.settings, self.place = model, BulkSettings.from_dict(settings), place
 
     def __call__(self, batch: "pyarrow.Table") -> "pyarrow.Table":
