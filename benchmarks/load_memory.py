@@ -3,8 +3,8 @@
     python benchmarks/load_memory.py            # every layout
     python benchmarks/load_memory.py hdf5 native --out results.json
 
-Random weights are written once to a temporary folder; then each layout is read and built in a fresh process. The figure is the
-largest resident memory above that after `import torch` (VmHWM and VmRSS of /proc, so Linux only), divided by the size of the
+Random weights are written once to a temporary folder; then `polyseme.load` reads each layout in a fresh process. The figure is
+the largest resident memory above that after `import torch` (VmHWM and VmRSS of /proc, so Linux only), divided by the size of the
 weight file.
 """
 
@@ -63,14 +63,14 @@ def resident(kind: str) -> int:
 
 
 def measure(path: Path) -> dict[str, float]:
-    """Reads and builds in this process; bytes of resident memory added at most, and seconds."""
+    """Loads in this process; bytes of resident memory added at most, and seconds."""
     import torch
 
     before = resident("VmRSS")
     start = time.perf_counter()
-    from polyseme.weights import build, read
+    from polyseme import load
 
-    model = build(read(path))
+    model = load(path).model
     seconds = time.perf_counter() - start
     checked = sum(float(parameter.detach().sum()) for parameter in model.parameters())  # every page is touched
     assert torch.isfinite(torch.tensor(checked))
