@@ -1,7 +1,10 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
+from polyseme.bulk.settings import bulk_settings
 from polyseme.errors import FormatError
 from polyseme.tasks.layers import cached_layers, embed_texts
 from polyseme.vectors import read_vectors
@@ -57,6 +60,19 @@ def test_the_cache_is_computed_once_and_belongs_to_model_and_text(tmp_path, monk
     next(entry.glob("part-*")).write_bytes(b"damaged")
     with pytest.raises(FormatError, match="delete the folder"):
         cached_layers(tmp_path, elmo, TEXTS[:2])
+
+
+def test_texts_that_go_over_the_groups_and_parts_of_a_cache(tmp_path, monkeypatch):
+    elmo = tiny_elmo()
+    small = bulk_settings(elmo, container="arrow", tokenized=True)
+    monkeypatch.setattr("polyseme.tasks.layers.bulk_settings", lambda *a, **k: replace(small, portion=40, rows=3))
+    texts = [("the", "cat", "sat", "on", "the", "mat", "."), (), *((word,) * 5 for word in ("he", "saw", "it")), ("home",) * 8]
+    stored, held = cached_layers(tmp_path, elmo, texts), embed_texts(elmo, texts)
+    assert len(stored.pieces) > 10
+    chosen = np.array([5, 1, 0, 3, 4, 2, 0])
+    lengths = np.array([len(texts[n]) for n in chosen])
+    found, wanted = stored.gather(chosen, lengths, 8), held.gather(chosen, lengths, 8)
+    torch.testing.assert_close(found, wanted, atol=2e-3, rtol=1e-3)
 
 
 def test_an_interrupted_computation_goes_on(tmp_path, monkeypatch):

@@ -19,7 +19,7 @@ from polyseme.errors import FormatError
 from polyseme.progress import Report
 from polyseme.sources import Reader, Sentences
 from polyseme.tasks.readers import bilm_form
-from polyseme.vectors import MANIFEST, StoredVectors, read_vectors
+from polyseme.vectors import MANIFEST, StoredVectors, column_of, read_vectors
 
 if TYPE_CHECKING:
     from polyseme.elmo import Elmo
@@ -50,27 +50,42 @@ class Layers:
 
 
 class StoredLayers(Layers):
-    """The same from vectors that are stored on disk, read when they are asked for."""
+    """The same from Arrow parts on disk: views of the memory-mapped files, of which only the rows wanted are read."""
 
-    def __init__(self, stored: StoredVectors, starts: Int[np.ndarray, "texts"], lengths: Sequence[int]) -> None:
-        self.stored = stored
+    def __init__(self, stored: StoredVectors, starts: Int[np.ndarray, "texts"]) -> None:
+        import pyarrow
+
         self.starts = starts
-        self.firsts = np.cumsum([0, *lengths[:-1]], dtype=np.int64)  # of the stored sentences, documents where those are read
+        self.shape = (len(stored.layers), stored.dims[0])
+        self.pieces: list[list[Float[np.ndarray, "rows width"]]] = []  # of each group of rows, layer by layer
+        sizes = [0]
+        for part in stored.manifest["parts"]:
+            file = pyarrow.ipc.open_file(pyarrow.memory_map(str(stored.path / part["file"])))
+            for number in range(file.num_record_batches):
+                group = file.get_batch(number)
+                columns = [group.column(column_of(layer)).flatten().to_numpy() for layer in stored.layers]
+                self.pieces.append([column.reshape(-1, self.shape[1]) for column in columns])
+                sizes.append(group.num_rows)
+        self.borders = np.cumsum(sizes)
 
     def gather(
         self, texts: Int[np.ndarray, "rows"], lengths: Int[np.ndarray, "rows"], longest: int
     ) -> Float[Tensor, "layers rows tokens width"]:
         """As Layers.gather."""
-        found = torch.zeros(len(self.stored.layers), len(texts), longest, self.stored.dims[0])
-        numbers = np.searchsorted(self.firsts, self.starts[texts], side="right") - 1
-        read: dict[int, np.ndarray] = {}
-        for row, (text, number, length) in enumerate(zip(texts.tolist(), numbers.tolist(), lengths.tolist(), strict=True)):
-            if length:
-                if number not in read:
-                    read[number] = self.stored[number].vectors
-                begin = int(self.starts[text] - self.firsts[number])
-                found[:, row, :length] = torch.from_numpy(read[number][:, begin : begin + length])
-        return found
+        layers, width = self.shape
+        found = np.zeros((layers, len(texts), longest, width), dtype=np.float32)
+        firsts = self.starts[texts]
+        groups = np.searchsorted(self.borders, firsts, side="right") - 1
+        for row, (first, length, group) in enumerate(zip(firsts.tolist(), lengths.tolist(), groups.tolist(), strict=True)):
+            done = 0
+            while done < length:
+                begin = first + done - int(self.borders[group])
+                for layer, piece in enumerate(self.pieces[group]):
+                    rows = piece[begin : begin + length - done]
+                    found[layer, row, done : done + len(rows)] = rows
+                done += len(self.pieces[group][0]) - begin
+                group += 1
+        return torch.from_numpy(found)
 
 
 def embed_texts(
@@ -123,8 +138,8 @@ def cached_layers(
                 report=None if report is None else lambda done, *_, **__: report(done, total, note="embedding"),
             )
     try:
-        return StoredLayers(read_vectors(place), starts, [sum(map(len, part)) for part in parts])
-    except FormatError as error:
+        return StoredLayers(read_vectors(place), starts)
+    except (FormatError, OSError) as error:
         raise FormatError(
             f"{place}: the cached vectors are damaged ({error}); delete the folder, they are computed anew."
         ) from error
