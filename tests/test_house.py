@@ -40,6 +40,7 @@ ORDER = (
     "polyseme.engine",
     "polyseme.elmo",
     "polyseme.vectors",  # what bulk writes, read
+    "polyseme.stored_embedding",
     "polyseme.embedding",
     "polyseme.weights",
     "polyseme.models",

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Literal, TypedDict
 
 import torch
@@ -14,6 +15,7 @@ from polyseme.errors import InputError, WeightsError
 from polyseme.lstm import LSTMState
 from polyseme.mix import LayerNorm, Mix, ScalarMix
 from polyseme.model import share
+from polyseme.stored_embedding import StoredEmbedding, mixed
 
 
 class ParameterGroup(TypedDict):
@@ -93,6 +95,41 @@ class ElmoEmbedding(nn.Module):
         if trainable is True:
             self.unfreeze(*elmo.layers)
 
+    @staticmethod
+    def from_vectors(
+        path: str | Path,
+        *,
+        outputs: int = 1,
+        dropout: float = 0.5,
+        layer_norm: LayerNorm | None = None,
+        trainable: Literal["mix", False] = "mix",
+        boundaries: bool = False,
+        token_layer: Literal["keep", "drop"] = "keep",
+        mixes: Sequence[Mix] | None = None,
+    ) -> StoredEmbedding:
+        """The same mixes over stored layers, where the biLM stays frozen: called with numbers of sentences instead of ids.
+
+        Args:
+            path: what `polyseme embed --layers all -o DIR` wrote; with `--dtype float32` results are those over the biLM.
+            outputs: as for the class, like all that follows; the state is the one the layers were stored with.
+            dropout: on each mixed output.
+            layer_norm: "allennlp" counts the sentence markers: store them too (`--boundaries`).
+            trainable: "mix" or False.
+            boundaries: keep the vectors of the two sentence markers; store them too.
+            token_layer: "keep" or "drop".
+            mixes: where the mixes start.
+        """
+        return StoredEmbedding(
+            path,
+            outputs=outputs,
+            dropout=dropout,
+            layer_norm=layer_norm,
+            trainable=trainable,
+            boundaries=boundaries,
+            token_layer=token_layer,
+            mixes=mixes,
+        )
+
     @property
     def dim(self) -> int:
         """The width of an output."""
@@ -130,17 +167,7 @@ class ElmoEmbedding(nn.Module):
             layers = [self.token_projection(layers[0]), *layers[1:]]
         elif self.token_layer == "drop":
             layers = layers[1:]
-        positions = torch.arange(layers[0].shape[1], device=lengths.device)
-        with_markers = positions < lengths[:, None]
-        without = (positions > 0) & (positions < lengths[:, None] - 1)
-        mask = with_markers if self.boundaries else without
-        outputs = []
-        for mix in self._scalar_mixes():
-            vectors = mix(layers, with_markers if mix.layer_norm == "allennlp" else without)
-            outputs.append(self.dropout(torch.where(mask[:, :, None], vectors, 0)))
-        if self.boundaries:
-            return outputs, mask
-        return [output[:, 1:-1] for output in outputs], mask[:, 1:-1]
+        return mixed(list(self._scalar_mixes()), layers, lengths, self.dropout, boundaries=self.boundaries)
 
     def freeze(self, *layers: str) -> None:
         """Trains these layers no longer: "token", "lstm1", ..., or "mix"; without names, every layer of the biLM."""
