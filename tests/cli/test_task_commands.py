@@ -70,6 +70,16 @@ def test_with_elmo_several_seeds_and_a_chart(workshop, tmp_path):
     assert run("predict", tmp_path / "out/seed-2", stdin="the film was great\n").exit_code == 0
 
 
+def test_the_training_text_is_written_as_the_bilm_reads_it(tmp_path):
+    train = tmp_path / "train.conll"
+    train.write_text("``\tO\nHi\tO\n''\tO\n\n-LRB-\tO\n1\\/2\tO\n-RRB-\tO\n\n" * 2, encoding="utf-8")
+    out = tmp_path / "text.txt"
+    result = run("train", "ner", "--train", train, "--dev", train, "-o", tmp_path / "out", "--text", out)
+    assert result.exit_code == 0, result.output
+    assert out.read_text() == '" Hi "\n( 1/2 )\n'
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_recipe(data, tmp_path):
     recipe = tmp_path / "recipe.py"
     recipe.write_text("from polyseme.tasks.config import named_entities as config\n")

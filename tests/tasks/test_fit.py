@@ -1,4 +1,5 @@
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -175,21 +176,27 @@ def test_mean_and_spread():
     assert mean_and_spread([5.0]) == (5.0, 0.0)
 
 
+def _labelled(tree):
+    """label<TAB>text of a sentiment tree."""
+    return f"{tree[1]}\t{' '.join(re.findall(r'([^ ()]+)[)]', tree))}"
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("task", ["ner", "sst5", "pos"])
+@pytest.mark.parametrize("task", ["ner", "sst5", "pos", "classification"])
 def test_200_records_are_learned(task, shared, tmp_path):
     """Without dropout every model learns 200 real records by heart; each takes well under two minutes."""
     data, take = {
         "ner": ("ner/wnut17/train.conll", lambda text: text.split("\n\n")[:200]),
         "sst5": ("sentiment/sst5/train.txt", lambda text: text.splitlines()[:200]),
+        "classification": ("sentiment/sst5/train.txt", lambda text: [_labelled(tree) for tree in text.splitlines()[:200]]),
         "pos": ("pos/ud-ewt/dev.conllu.xz", lambda text: text.split("\n\n")[:200]),
     }[task]
     with open_text(shared / "data" / data) as stream:
         kept = take(stream.read())
     path = tmp_path / "records"
-    path.write_text(("\n" if task == "sst5" else "\n\n").join(kept) + "\n", encoding="utf-8")
+    path.write_text(("\n\n" if task in ("ner", "pos") else "\n").join(kept) + "\n", encoding="utf-8")
     config = with_elmo(PRESETS[task](), None)
-    if task == "sst5":
+    if task in ("sst5", "classification"):
         model = replace(
             config.model, subtrees=False, dense=100, hidden=50, input_dropout=0.0, dense_dropout=0.0, head_dropout=(0.0, 0.0, 0.0)
         )

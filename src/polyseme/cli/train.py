@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 @click.option("--set", "changes", metavar="NAME=VALUE", multiple=True, help="Change one value, such as fit.epochs=10.")
 @click.option("--cache", metavar="FOLDER", help="Keep the biLM's vectors there for other runs; else in memory.")
 @click.option("--chart", metavar="FILE.png", help="Draw the learned layer weights.")
+@click.option(
+    "--text", metavar="FILE", help="Write the training text as the biLM reads it and stop: to fine-tune the biLM first."
+)
 @click.option("--show", is_flag=True, help="Print the complete configuration and stop.")
 @json_option("One JSON object with scores and layer weights.")
 def command(
@@ -47,13 +50,15 @@ def command(
     changes: tuple[str, ...],
     cache: str | None,
     chart: str | None,
+    text: str | None,
     show: bool,
     as_json: bool,
 ) -> None:
-    """Fit a task model: TASK is ner, chunking, pos, tagging, sst5, sst2 or classification, or a recipe.
+    """Fit a task model, with ELMo or without.
 
-    A recipe is a Python file whose function config() returns a TaskConfig. The best epoch on dev is kept. The folder
-    written names the biLM that the model needs; `polyseme predict` and `polyseme evaluate` read it.
+    TASK is ner, chunking, pos, tagging, sst5, sst2, classification, snli, choices, roles, coreference or answers; a RECIPE is
+    a Python file whose function config() returns a TaskConfig. The best epoch on dev is kept. The folder written names the
+    biLM that the model needs; `polyseme predict` and `polyseme evaluate` read it.
     """
     from polyseme.progress import ProgressDisplay
     from polyseme.tasks.fit import fit, fit_seeds
@@ -62,6 +67,9 @@ def command(
     config = _configuration(task, data, files, elmo, changes)
     if show:
         click.echo(config.to_json(), nl=False)
+        return
+    if text is not None:
+        _write_text(config, text)
         return
     with ProgressDisplay("train", unit="steps") as progress:
         if len(seeds) > 1:
@@ -99,6 +107,19 @@ def _configuration(
     if not config.train or not config.dev:
         raise InputError("no training data: give --data FOLDER with train* and dev* files, or --train and --dev.")
     return config
+
+
+def _write_text(config: "TaskConfig", path: str) -> None:
+    """The distinct texts of the training records, one a line."""
+    from pathlib import Path
+
+    from polyseme.tasks.config import make_task
+    from polyseme.tasks.readers import bilm_text
+    from polyseme.tasks.trained import write_beside
+
+    task = make_task(config.model)
+    lines = bilm_text(text for record in task.read(config.train) for text in task.texts(record))  # pyrefly: ignore
+    write_beside(Path(path), lambda place: place.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8"))
 
 
 def _recipe(path: str) -> "TaskConfig":

@@ -249,6 +249,12 @@ def bilm_form(token: str) -> str:
     return token.replace("’", "'").replace("‘", "'") if "’" in token or "‘" in token else token
 
 
+def bilm_text(texts: Iterable[Sequence[str]]) -> list[str]:
+    """The distinct texts as lines of tokens in the biLM's spelling, to pretrain on; blanks inside a token part it."""
+    lines = (" ".join(bilm_form(token) for token in text).split() for text in texts)
+    return list(dict.fromkeys(" ".join(line) for line in lines if line))
+
+
 @dataclass(frozen=True)
 class VocabularyReport:
     """How many of a data set's tokens the biLM's vocabulary does not hold, as they were and in the biLM's spelling."""
