@@ -64,7 +64,7 @@ def test_from_and_to_uris_and_from_the_command_line(cluster, workshop, monkeypat
     arguments = ["embed", "-m", "model", "--tokenized", "--part-tokens", "4"]
     result = CliRunner().invoke(main, [*arguments, f"file://{workshop}/*.txt", "-o", f"file://{workshop}/out", "--ray"])
     assert result.exit_code == 0, result.output
-    result = CliRunner().invoke(main, [*arguments, f"file://{workshop}/*.txt", "-o", "plain", "--workers", "2"])
+    result = CliRunner().invoke(main, [*arguments, f"file://{workshop}/*.txt", "-o", "plain"])
     assert result.exit_code == 0, result.output
     assert files_of(workshop / "out") == files_of(workshop / "plain")
 
