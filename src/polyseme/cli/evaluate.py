@@ -30,7 +30,7 @@ def command(folder: str, file: str, elmo: str | None, predictions: str | None, a
     with ProgressDisplay("evaluate", unit="records") as progress:
         scores, records, answers = trained.evaluate(file, report=progress)
     if predictions is not None:
-        text = "".join(trained.task.to_lines(*pair) for pair in zip(records, answers, strict=True))
+        text = trained.task.to_file(records, answers)  # pyrefly: ignore
         write_beside(Path(predictions), lambda path: path.write_text(text, encoding="utf-8"))
     if as_json:
         click.echo(json.dumps({"records": len(records), "scores": scores}))
