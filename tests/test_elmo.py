@@ -16,6 +16,7 @@ from polyseme import Elmo, InputError, LSTMState
 from polyseme.batching import WARM_TOLERANCE
 from polyseme.characters import ByteScheme, WordReader
 from polyseme.config import WordConfig
+from polyseme.kernels.sweep import LayerSweep
 from polyseme.mix import Mix
 from polyseme.vocabulary import Vocabulary
 from tiny import WORDS, random_model, seed_shaped, tiny_config, tiny_elmo
@@ -136,20 +137,21 @@ def test_what_surrounds_a_call_does_not_matter():
 @pytest.mark.parametrize(
     ("length", "batch_tokens"), [(1_500, 200), pytest.param(50_000, None, marks=pytest.mark.slow, id="fifty thousand")]
 )
-def test_a_sentence_of_any_length_in_bounded_memory(length, batch_tokens):
+def test_a_sentence_of_any_length_in_bounded_memory(length, batch_tokens, monkeypatch):
     """Nothing but the result grows with the sentence: no more than a portion of it goes through the network at once."""
     sentence = [WORDS[number * 7 % len(WORDS)] for number in range(length)]
     seen: list[int] = []
-    hooks = [
-        layer.register_forward_hook(lambda module, given, output: seen.append(output[0].shape[1]))
-        for direction in ("forward", "backward")
-        for layer in ELMO.model.lstm.stack(direction)
-    ]
+    original = LayerSweep.__call__
+
+    def watched(self, x, packing, h, c):
+        seen.append(packing.tokens)
+        return original(self, x, packing, h, c)
+
+    monkeypatch.setattr(LayerSweep, "__call__", watched)
     (array,) = ELMO.embed([sentence], batch_tokens=batch_tokens)
-    for hook in hooks:
-        hook.remove()
     assert array.shape == (3, length, ELMO.dim)
-    assert max(seen) == (batch_tokens or 4096)
+    assert max(seen) == (batch_tokens or ELMO.engine().batch_tokens)
+    assert sum(seen) == 4 * (length + 2)
     # Far from either end the neighbourhood decides.
     middle = length // 2
     (part,) = ELMO.embed([sentence[middle - 100 : middle + 100]])
@@ -185,19 +187,18 @@ def test_nothing_stays_behind_after_a_call():
     assert after - before < 50_000
 
 
-def test_token_vectors_alone_need_no_lstm():
-    def never(module, given):
+def test_token_vectors_alone_need_no_lstm(monkeypatch):
+    def never(self, x, packing, h, c):
         raise AssertionError("the LSTM was run")
 
     elmo = tiny_elmo(seed=2)
     wanted = elmo.embed([SENTENCE * 5, SENTENCE])
-    hook = elmo.model.lstm.stack("forward")[0].register_forward_pre_hook(never)
+    monkeypatch.setattr(LayerSweep, "__call__", never)
     for batch_tokens in (None, 4):
         found = elmo.embed([SENTENCE * 5, SENTENCE], layers="token", batch_tokens=batch_tokens)
         assert all(close(one, other[0]) for one, other in zip(found, wanted, strict=True))
     with pytest.raises(AssertionError, match="the LSTM was run"):
         elmo.embed([SENTENCE], layers="lstm1")
-    hook.remove()
 
 
 def test_arrays_own_their_memory():

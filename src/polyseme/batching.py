@@ -91,9 +91,9 @@ def warm_state(model: BiLM, markers: Words) -> LSTMState:
     if model.config.warm == "zero":
         return state
     with torch.no_grad(), torch.autocast(device.type, enabled=False):
-        index, lengths = torch.tensor([[0, 1]], device=device), torch.tensor([2], device=device)
+        vectors, lengths = model.token_encoder(markers)[None], torch.tensor([2], device=device)
         for _ in range(WARM_LIMIT):
-            _, after = model(markers, index, lengths, state)
+            _, after = model.lstm(vectors, lengths, state)
             moved = max(float((after.h - state.h).abs().max()), float((after.c - state.c).abs().max()))
             state = after
             if moved <= WARM_TOLERANCE:

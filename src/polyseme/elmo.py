@@ -1,6 +1,5 @@
 """Elmo: sentences in, arrays out. A constant: nothing it computes depends on what it computed before."""
 
-import copy
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple
@@ -10,10 +9,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from polyseme.batching import encode, warm_state
+from polyseme.batching import warm_state
 from polyseme.characters import WordReader, distinct
 from polyseme.config import BiLMConfig
+from polyseme.engine import Engine
 from polyseme.errors import InputError
+from polyseme.kernels.sweep import Precision
 from polyseme.lstm import LSTMState
 from polyseme.mix import Mix
 from polyseme.model import BiLM, model_hash, share
@@ -24,10 +25,6 @@ from polyseme.text import tokenizer
 from polyseme.vocabulary import Vocabulary
 
 State = Literal["warm", "zero"] | LSTMState
-Precision = Literal["float32", "bfloat16"]
-
-_BATCH_TOKENS = {"cpu": 4096}  # other devices have more arithmetic to keep busy
-_BATCH_TOKENS_ELSEWHERE = 16384
 _WINDOW_BATCHES = 4  # batches whose sentences are sorted by length together
 _WINDOW_SENTENCES = 4096
 
@@ -70,7 +67,7 @@ class Elmo:
         self.mixes = tuple(mixes)
         self.name = name
         self._lock = threading.Lock()
-        self._low: BiLM | None = None
+        self._engines: dict[Precision, Engine] = {}
         self._warm: LSTMState | None = None
         self._hash: str | None = None
 
@@ -115,10 +112,10 @@ class Elmo:
         return self  # a constant
 
     def __getstate__(self) -> dict[str, object]:
-        return {name: value for name, value in self.__dict__.items() if name not in ("_lock", "_low", "_warm")}
+        return {name: value for name, value in self.__dict__.items() if name not in ("_lock", "_engines", "_warm")}
 
     def __setstate__(self, state: dict[str, object]) -> None:
-        self.__dict__.update(state, _lock=threading.Lock(), _low=None, _warm=None)
+        self.__dict__.update(state, _lock=threading.Lock(), _engines={}, _warm=None)
 
     def to(self, device: torch.device | str) -> "Elmo":
         """The same model on another device; this one stays where it is."""
@@ -130,6 +127,15 @@ class Elmo:
                 f"device {str(device)!r} cannot be used ({reason}); give cpu, or a device of this machine."
             ) from error
         return Elmo(moved, self.reader, vocabulary=self.vocabulary, mixes=self.mixes, name=self.name)
+
+    def engine(self, precision: Precision = "float32") -> Engine:
+        """What computes: the weights laid out for speed, made when first asked for."""
+        if precision not in ("float32", "bfloat16"):
+            raise InputError(f"precision is {precision!r}; wanted 'float32' or 'bfloat16'.")
+        with self._lock:
+            if precision not in self._engines:
+                self._engines[precision] = Engine(self.model, precision=precision)
+            return self._engines[precision]
 
     def state(self, rows: int) -> LSTMState:
         """A state to carry from call to call, zero at first: `embed(..., state=state)` reads and replaces it.
@@ -221,7 +227,7 @@ class Elmo:
             raise InputError(
                 f"state is {_kind(state)}; a stream of sentences starts from 'warm' or 'zero', use embed to carry a state."
             )
-        budget = self._budget(batch_tokens) * _WINDOW_BATCHES
+        budget = self._budget(batch_tokens, precision) * _WINDOW_BATCHES
         for number, window in enumerate(windows(sentences, _WINDOW_SENTENCES, budget)):
             # Which sentences share a window is chance: only the first one is asked whether it is a list of tokens.
             yield from self.embed(
@@ -341,19 +347,19 @@ class Elmo:
         self, tokens: Sequence[list[str]], numbers: Sequence[int], state: State, precision: Precision, batch_tokens: int | None
     ) -> Iterator[tuple[int, list[Tensor]]]:
         """(row, wanted layers, markers included) as the batches come; a carried state changes when all are through."""
-        budget = self._budget(batch_tokens)
-        model = self._model(precision)
+        engine = self.engine(precision)
+        budget = self._budget(batch_tokens, precision)
         carried = self._carried(state, len(tokens)) if isinstance(state, LSTMState) else None
         start = carried or self._start(state)
         first = 0
         for window in windows(tokens, _WINDOW_SENTENCES, budget * _WINDOW_BATCHES):
             names, index = self._indexed(window)
-            words = self.reader.read(names).to(self.device)
+            vectors = engine.vectors(names, self.reader.read)
             held = start
             if carried is not None:
                 rows = slice(first, first + len(window))
                 held = LSTMState(h=carried.h[:, rows], c=carried.c[:, rows])
-            found = encode(model, words, index, held, layers=numbers, batch_tokens=budget, carry=carried is not None)
+            found = engine.encode(vectors, index, held, layers=numbers, batch_tokens=budget, carry=carried is not None)
             for row, layers in found:
                 yield first + row, layers
             first += len(window)
@@ -379,20 +385,8 @@ class Elmo:
             wanted[:, : given.shape[1]] = given.to(wanted)
         return fresh
 
-    def _model(self, precision: object) -> BiLM:
-        if precision == "float32":
-            return self.model
-        if precision != "bfloat16":
-            raise InputError(f"precision is {precision!r}; wanted 'float32' or 'bfloat16'.")
-        with self._lock:
-            if self._low is None:
-                self._low = copy.deepcopy(self.model).to(torch.bfloat16)
-            return self._low
-
-    def _budget(self, batch_tokens: int | None) -> int:
-        if batch_tokens is None:
-            return _BATCH_TOKENS.get(self.device.type, _BATCH_TOKENS_ELSEWHERE)
-        return _positive("batch_tokens", batch_tokens)
+    def _budget(self, batch_tokens: int | None, precision: Precision) -> int:
+        return self.engine(precision).batch_tokens if batch_tokens is None else _positive("batch_tokens", batch_tokens)
 
 
 def _positive(name: str, value: object) -> int:

@@ -155,9 +155,17 @@ class ElmoEmbedding(nn.Module):
     def read(self, ids: TokenIds, state: LSTMState) -> tuple[list[Float[Tensor, "sentences tokens _"]], LSTMState]:
         """The biLM's layers, markers included, and the state after each sentence, from a state of one row a sentence."""
         self._own_what_is_trained()
+        words = Words(characters=ids.characters, ids=ids.words)
+        if self._as_given():
+            return self.elmo.engine().forward(words, ids.index, ids.lengths, state)
         learning = torch.is_grad_enabled() and any(parameter.requires_grad for parameter in self.bilm.parameters())
         with torch.set_grad_enabled(learning):
-            return self.bilm(Words(characters=ids.characters, ids=ids.words), ids.index, ids.lengths, state)
+            return self.bilm(words, ids.index, ids.lengths, state)
+
+    def _as_given(self) -> bool:
+        """Whether the biLM is still the Elmo's, in the same place and precision: what the Elmo computes with will do."""
+        start = self.start_h
+        return not self._own and start.device == self.elmo.device and start.dtype == torch.float32
 
     def mix(
         self, layers: list[Float[Tensor, "sentences tokens _"]], lengths: Int[Tensor, "sentences"]
