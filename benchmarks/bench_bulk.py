@@ -1,0 +1,289 @@
+"""Storing a corpus: memory over a long run, speed beside embed_iter, and time, memory and disk beside AllenNLP and simple_elmo.
+
+    python benchmarks/bench_bulk.py growth 'corpus/*.txt.xz' --tokens 10_000_000 --out benchmarks/results/bulk_growth.json
+    python benchmarks/bench_bulk.py peers 'corpus/*.txt.xz' --sentences 20_000 --peers PYTHON \
+        --out benchmarks/results/bulk_peers.json
+
+The model has the shape of the published `small` ELMo and random weights: neither time nor memory depends on their values. Text is
+tokenized, one sentence a line. Every run is a process of its own; memory is resident memory (/proc, so Linux only).
+
+growth   stores the top layer, bfloat16 arithmetic, float16 on disk. `rss` is taken after a tenth and after all of the tokens;
+         `embed_iter` is the same computation, thrown away, on the first tenth, before and after.
+peers    the mean of the layers of so many sentences: `polyseme embed -o DIR` and `-o FILE.hdf5`; AllenNLP's Elmo in a loop, 32
+         sentences a batch, writing HDF5; simple_elmo's get_elmo_vectors on all sentences, saved as .npy. PYTHON is an
+         interpreter that has both peers. `added` is the largest memory above what the imports take.
+"""
+
+import argparse
+import itertools
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve()
+
+
+def resident(kind: str) -> int:
+    """Bytes of this process in memory: now (VmRSS), or at most so far (VmHWM)."""
+    found = re.search(rf"{kind}:\s+(\d+)", Path("/proc/self/status").read_text())
+    assert found is not None
+    return int(found[1]) * 1024
+
+
+def size_on_disk(path: Path) -> int:
+    """Bytes of a file, or of a folder's files."""
+    return path.stat().st_size if path.is_file() else sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+
+
+def write_model(folder: Path) -> None:
+    """The published small model's shape, random, as a native folder and as the peers read it."""
+    import torch
+
+    from polyseme.model import BiLM, initialise
+    from polyseme.pretraining.config import PRESETS
+    from polyseme.vocabulary import BILM_MARKERS
+    from polyseme.weights import Checkpoint, write, write_native
+
+    model = BiLM(replace(PRESETS["small"](10_000).model, vocabulary_size=None))
+    initialise(model, torch.Generator().manual_seed(0))
+    checkpoint = Checkpoint(model.config, {name: part.detach() for name, part in model.named_parameters()})
+    write_native(checkpoint, folder / "native")
+    (folder / "peer").mkdir()
+    write(checkpoint, folder / "peer" / "weights.hdf5")
+    (folder / "peer" / "vocab.txt").write_text("".join(f"{word}\n" for word in BILM_MARKERS))
+
+
+def lines_of(inputs: list[str]) -> Iterator[str]:
+    """Lines that are not blank."""
+    from polyseme.sources import Reader
+
+    for block in Reader(inputs).blocks():
+        yield from (line for line in block.values if isinstance(line, str) and line)
+
+
+def write_text(inputs: list[str], path: Path, *, tokens: int | None = None, sentences: int | None = None) -> None:
+    """The first sentences, up to that many or so many tokens."""
+    held = 0
+    with path.open("w", encoding="utf-8") as file:
+        for line in itertools.islice(lines_of(inputs), sentences):
+            held += line.count(" ") + 1
+            file.write(line + "\n")
+            if tokens is not None and held >= tokens:
+                return
+    if tokens is not None:
+        raise SystemExit(f"the input has {held:,} tokens; wanted {tokens:,}.")
+
+
+def child_store(model: str, text: str, output: str, layers: str, precision: str, kind: str) -> dict[str, Any]:
+    """Stores, and says what that took; memory after a tenth of the tokens and at the end."""
+    import h5py
+    import pyarrow.parquet
+    import torch  # the imports of the library and of the writers, before anything is done
+
+    import polyseme
+    from polyseme.bulk.hdf5 import embed_to_hdf5
+    from polyseme.bulk.run import embed_corpus
+    from polyseme.bulk.settings import bulk_settings
+    from polyseme.sources import Reader
+
+    assert all((h5py, pyarrow.parquet, torch))
+    imports = resident("VmRSS")
+    total = sum(line.count(" ") + 1 for line in Path(text).open(encoding="utf-8"))
+    tenth: list[int] = []
+
+    def report(done: int, total_now: int | None = None, *, note: str = "") -> None:
+        if not tenth and done >= total / 10:
+            tenth.append(resident("VmRSS"))
+
+    elmo = polyseme.load(model)
+    elmo.embed([["warm"]], precision=precision)  # type: ignore[arg-type]
+    begun = time.perf_counter()
+    options: dict[str, Any] = {"layers": layers, "precision": precision, "tokenized": True}
+    if kind == "hdf5":
+        settings = bulk_settings(elmo, dtype="float32", container="arrow", **options)
+        embed_to_hdf5(Reader([text]), Path(output), elmo, settings, report=report)
+    else:
+        embed_corpus(Reader([text]), output, elmo, bulk_settings(elmo, **options), report=report)
+    seconds = time.perf_counter() - begun
+    return {
+        "tokens": total,
+        "seconds": seconds,
+        "rate": total / seconds,
+        "rss_tenth": tenth[0],
+        "rss_end": resident("VmRSS"),
+        "imports": imports,
+        "added": resident("VmHWM") - imports,
+        "bytes": size_on_disk(Path(output)),
+    }
+
+
+def child_iterate(model: str, text: str, share: str, layers: str, precision: str) -> dict[str, Any]:
+    """The same vectors of the first part of the text, thrown away."""
+    import polyseme
+
+    elmo = polyseme.load(model)
+    elmo.embed([["warm"]], precision=precision)  # type: ignore[arg-type]
+    lines = Path(text).read_text(encoding="utf-8").splitlines()
+    sentences = [line.split() for line in lines[: max(1, round(len(lines) * float(share)))]]
+    tokens = sum(map(len, sentences))
+    begun = time.perf_counter()
+    for _ in elmo.embed_iter(sentences, layers=layers, precision=precision):  # type: ignore[arg-type]
+        pass
+    seconds = time.perf_counter() - begun
+    return {"tokens": tokens, "seconds": seconds, "rate": tokens / seconds}
+
+
+def child_allennlp(folder: str, text: str, output: str) -> dict[str, Any]:
+    """AllenNLP's Elmo with one even mix, batch by batch into HDF5, as scripts did."""
+    import h5py
+    import huggingface_hub
+
+    for name in ("HfFolder", "Repository"):  # AllenNLP 2.10.1 imports these names, which are gone
+        setattr(huggingface_hub, name, getattr(huggingface_hub, name, type(name, (), {})))
+    import torch
+    from allennlp.modules.elmo import Elmo, batch_to_ids
+
+    imports = resident("VmRSS")
+    options, weights = (os.path.join(folder, name) for name in ("options.json", "weights.hdf5"))
+    elmo = Elmo(options, weights, num_output_representations=1, dropout=0.0, requires_grad=False).eval()
+    sentences = [line.split() for line in Path(text).read_text(encoding="utf-8").splitlines()]
+    begun = time.perf_counter()
+    with torch.no_grad(), h5py.File(output, "w") as file:
+        for start in range(0, len(sentences), 32):
+            batch = sentences[start : start + 32]
+            found = elmo(batch_to_ids(batch))["elmo_representations"][0].numpy()
+            for number, (row, sentence) in enumerate(zip(found, batch, strict=True), start):
+                file.create_dataset(str(number), data=row[: len(sentence)], dtype="float32")
+    return _peer(begun, sum(map(len, sentences)), imports, Path(output))
+
+
+def child_simple_elmo(folder: str, text: str, output: str) -> dict[str, Any]:
+    """simple_elmo on the whole list, as its documentation shows it."""
+    os.environ.update(TF_USE_LEGACY_KERAS="1", TF_CPP_MIN_LOG_LEVEL="3")
+    import numpy as np
+    import tensorflow
+    from simple_elmo import ElmoModel
+
+    assert tensorflow
+    imports = resident("VmRSS")
+    model = ElmoModel()
+    model.load(folder, max_batch_size=32, limit=10**6)
+    sentences = [line.split() for line in Path(text).read_text(encoding="utf-8").splitlines()]
+    begun = time.perf_counter()
+    np.save(output, model.get_elmo_vectors(sentences, warmup=False, layers="average"))
+    return _peer(begun, sum(map(len, sentences)), imports, Path(output))
+
+
+def _peer(begun: float, tokens: int, imports: int, output: Path) -> dict[str, Any]:
+    seconds = time.perf_counter() - begun
+    return {
+        "tokens": tokens,
+        "seconds": seconds,
+        "rate": tokens / seconds,
+        "imports": imports,
+        "added": resident("VmHWM") - imports,
+        "bytes": size_on_disk(output),
+    }
+
+
+def run(python: str, name: str, *arguments: object) -> dict[str, Any]:
+    """A child of this script in a process of its own."""
+    command = [python, str(HERE), "child", name, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{name} ended with {done.returncode}:\n{done.stderr[-2000:]}")
+    result = json.loads(done.stdout.splitlines()[-1])
+    line = f"{name} {Path(str(arguments[-1])).name}: {result['rate']:,.0f} tokens/s"
+    if "added" in result:
+        line += f", {result['added'] / 1e6:,.0f} MB above the imports, {result['bytes'] / 1e6:,.1f} MB on disk"
+    print(line, flush=True)
+    return result
+
+
+def growth(folder: Path, inputs: list[str], tokens: int) -> dict[str, Any]:
+    """A long run's memory, and its speed beside that of the computation alone."""
+    text, model = folder / "text.txt", folder / "native"
+    write_text(inputs, text, tokens=tokens)
+    before = run(sys.executable, "iterate", model, text, 0.1, "top", "bfloat16")
+    stored = run(sys.executable, "store", model, text, folder / "vectors", "top", "bfloat16", "parquet")
+    after = run(sys.executable, "iterate", model, text, 0.1, "top", "bfloat16")
+    speed = stored["rate"] / ((before["rate"] + after["rate"]) / 2)
+    grown = stored["rss_end"] / stored["rss_tenth"]
+    print(f"resident at the end {grown:.3f} of that at a tenth; speed {speed:.3f} of embed_iter's")
+    return {"stored": stored, "embed_iter": [before, after], "memory_ratio": grown, "speed_ratio": speed}
+
+
+def beside_peers(folder: Path, inputs: list[str], sentences: int, peers: str) -> dict[str, Any]:
+    """The same sentences by everybody, one after the other."""
+    text, model = folder / "text.txt", folder / "native"
+    write_text(inputs, text, sentences=sentences)
+    found = {
+        "polyseme parquet": run(sys.executable, "store", model, text, folder / "vectors", "mean", "float32", "parquet"),
+        "polyseme hdf5": run(sys.executable, "store", model, text, folder / "ours.hdf5", "mean", "float32", "hdf5"),
+        "allennlp": run(peers, "allennlp", folder / "peer", text, folder / "theirs.hdf5"),
+        "simple_elmo": run(peers, "simple_elmo", folder / "peer", text, folder / "theirs.npy"),
+    }
+    for name in ("allennlp", "simple_elmo"):
+        for ours in ("polyseme parquet", "polyseme hdf5"):
+            time_ratio = found[name]["seconds"] / found[ours]["seconds"]
+            memory = found[ours]["added"] / found[name]["added"]
+            disk = found[ours]["bytes"] / found[name]["bytes"]
+            print(f"{ours} beside {name}: {time_ratio:.2f} times as fast, {memory:.3f} of the memory, {disk:.3f} of the disk")
+    return found
+
+
+def about() -> dict[str, Any]:
+    """How and where the figures were measured."""
+    import pyarrow
+    import torch
+
+    cpu = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+    versions = {"python": platform.python_version(), "torch": torch.__version__, "pyarrow": pyarrow.__version__}
+    machine = f"{cpu[1] if cpu else platform.machine()}, {torch.get_num_threads()} threads"
+    return {"command": " ".join(["python", "benchmarks/bench_bulk.py", *sys.argv[1:]]), "machine": machine, "versions": versions}
+
+
+def main() -> None:
+    """Prints figures, and writes them to a file where asked."""
+    if sys.argv[1:2] == ["child"]:
+        children = {
+            "store": child_store,
+            "iterate": child_iterate,
+            "allennlp": child_allennlp,
+            "simple_elmo": child_simple_elmo,
+        }
+        print(json.dumps(children[sys.argv[2]](*sys.argv[3:])))
+        return
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    shared = HERE.parent.parent / os.environ.get("POLYSEME_SHARED", "../shared")
+    parser.add_argument("what", nargs="?", default="growth", choices=["growth", "peers"])
+    parser.add_argument(
+        "inputs", nargs="*", default=[str(shared / "data/corpus/*.txt.xz")], help="tokenized text, one sentence a line"
+    )
+    parser.add_argument("--tokens", type=int, default=10_000_000)
+    parser.add_argument("--sentences", type=int, default=20_000)
+    parser.add_argument("--peers", default=sys.executable, help="the interpreter that has the peers")
+    parser.add_argument("--out", type=Path, help="a JSON file for the figures, the versions and the machine")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_model(folder)
+        if arguments.what == "growth":
+            found = growth(folder, arguments.inputs, arguments.tokens)
+        else:
+            found = beside_peers(folder, arguments.inputs, arguments.sentences, arguments.peers)
+    if arguments.out:
+        arguments.out.write_text(json.dumps(about() | {arguments.what: found}, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
