@@ -10,7 +10,7 @@ from polyseme.tasks.config import FitConfig, TaskConfig, coreference, with_elmo
 from polyseme.tasks.coreference import CoreferenceConfig, Coreferences, CoreferenceTask, read_clusters
 from polyseme.tasks.documents import Mention, read_e2e
 from polyseme.tasks.fit import fit
-from polyseme.tasks.span_ranking import NOTHING, Ranking, SpanRanker, distance_bucket, marginal_loss
+from polyseme.tasks.span_ranking import NOTHING, Ranking, SpanRanker, distance_bucket, marginal_loss, mention_loss
 from polyseme.tasks.trained import TrainedTask
 from tasks.examples import SMALL
 from tiny import tiny_elmo
@@ -111,7 +111,8 @@ class Naive:
         fast, chosen = {}, []
         for i, span in enumerate(kept):
             for j in range(i):
-                fast[i, j] = mention[span] + mention[kept[j]] + (coarse.weight @ vectors[i] + coarse.bias) @ vectors[j]
+                bilinear = (coarse.weight @ vectors[i] + coarse.bias) @ vectors[j] / self.ranker.width**0.5
+                fast[i, j] = mention[span] + mention[kept[j]] + bilinear
             chosen.append(sorted(range(i), key=lambda j, i=i: -fast[i, j].item())[: self.ranker.config.antecedents])
         for step in range(self.ranker.config.depth):
             scores = [{j: fast[i, j] + self.antecedent_score(kept, vectors, i, j) for j in chosen[i]} for i in range(len(kept))]
@@ -152,6 +153,10 @@ def test_ranking_pruning_and_loss_equal_a_naive_twin(depth, seed):
     kept, scores = twin.ranking()
     assert list(zip(ranking.starts.tolist(), ranking.ends.tolist(), strict=True)) == kept
     assert len(kept) == 8
+    starts, ends, mention = (values.tolist() for values in ranking.candidates)
+    assert dict(zip(zip(starts, ends, strict=True), mention, strict=True)) == pytest.approx(
+        {span: score.item() for span, score in twin.spans().items()}, abs=1e-4
+    )
     for i in range(len(kept)):
         found = dict(zip(ranking.antecedents[i].tolist(), ranking.scores[i, 1:], strict=True))
         found = {j: score for j, score in found.items() if score > NOTHING}
@@ -174,11 +179,18 @@ def test_distances_fall_into_their_ranges():
     assert distance_bucket(torch.tensor(list(wanted))).tolist() == list(wanted.values())
 
 
+def test_the_loss_of_mentions_is_that_of_two_classes():
+    scores, right = torch.tensor([2.0, -1.0, 0.5]), torch.tensor([True, False, False])
+    wanted = -torch.log(torch.sigmoid(torch.tensor([2.0, 1.0, -0.5]))).sum()
+    torch.testing.assert_close(mention_loss(scores, right), wanted)
+
+
 def test_clusters_follow_the_best_antecedents():
     starts = torch.tensor([0, 2, 4, 6, 8])
     antecedents = torch.tensor([[0, 1], [0, 1], [1, 0], [2, 1], [3, 0]])
     scores = torch.tensor([[0, NOTHING, NOTHING], [0, -1.0, NOTHING], [0, 2.0, 1.0], [0, 3.0, 0.5], [0, -2.0, 0.1]])
-    ranking = Ranking(starts, starts + 1, torch.zeros(5), antecedents, scores[:, 1:] > NOTHING, scores)
+    everything = starts, starts + 1, torch.zeros(5)
+    ranking = Ranking(everything, starts, starts + 1, antecedents, scores[:, 1:] > NOTHING, scores)
     assert read_clusters(ranking) == (((0, 1), (8, 9)), ((2, 3), (4, 5), (6, 7)))
 
 
@@ -224,7 +236,7 @@ def test_with_elmo_and_sampled_sentences(tmp_path, place):
     config = stories(tmp_path, epochs=2, model=replace(SMALL_MODEL, sentences=3))
     config = with_elmo(config, "tiny")
     config = replace(config, inputs=replace(config.inputs, elmo=replace(config.inputs.elmo, place=place, context="document")))
-    result = fit(config, elmo=tiny_elmo())
+    result = fit(replace(config, fit=replace(config.fit, learning_rate=0.002)), elmo=tiny_elmo())
     assert result.history[1].loss < result.history[0].loss
     assert "input" in result.layer_weights
     documents = result.trained.task.read(config.dev)

@@ -1,6 +1,6 @@
 """End-to-end coreference: which stretches of a document speak of the same thing."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -25,7 +25,7 @@ from polyseme.tasks.documents import (
 )
 from polyseme.tasks.encoders import BidirectionalLSTM
 from polyseme.tasks.inputs import Inputs
-from polyseme.tasks.span_ranking import Ranking, SpanRanker, marginal_loss
+from polyseme.tasks.span_ranking import Ranking, SpanRanker, marginal_loss, mention_loss
 from polyseme.tasks.task import Batch, Inventory, Task, TaskModel
 
 
@@ -39,6 +39,8 @@ class CoreferenceConfig(Checked):
     spans_per_token  so many spans are kept for each token of the document
     antecedents      earlier spans, the best by a cheap score, from which each span picks
     depth            1, or more: spans' vectors are refined by their expected antecedents' before they pick again
+    mention_weight   of a loss that tells mentions from all other spans. Without it a mention is learned only once it is kept
+                     together with its antecedent, by chance at first; the original has none, and far more documents
     metadata         use genre and speakers where the files have them
     sentences        train on so many sentences of a document in a row, others each time; None: on all
     """
@@ -53,6 +55,7 @@ class CoreferenceConfig(Checked):
     spans_per_token: float = 0.4
     antecedents: int = 50
     depth: int = 2
+    mention_weight: float = 1.0
     metadata: bool = True
     sentences: int | None = 50
     input_dropout: float = 0.5
@@ -112,7 +115,13 @@ class CoreferenceModel(TaskModel[Document, Coreferences]):
             if first == last:
                 continue
             ranking = self.rank(batch, number, sentences)
-            losses.append(marginal_loss(ranking, _cluster_numbers(document.clusters, ranking, first)))
+            clusters = {mention: place for place, cluster in enumerate(document.clusters, 1) for mention in cluster}
+            loss = marginal_loss(ranking, _cluster_numbers(clusters, ranking.starts, ranking.ends, first))
+            if self.config.mention_weight:
+                starts, ends, scores = ranking.candidates
+                mentions = _cluster_numbers(clusters, starts, ends, first) > 0
+                loss = loss + self.config.mention_weight * mention_loss(scores, mentions)
+            losses.append(loss)
         if not losses:  # nothing but sentences without tokens was drawn
             return sum((parameter.sum() for parameter in self.parameters()), torch.zeros(())) * 0
         return torch.stack(losses).mean()
@@ -140,12 +149,12 @@ def _token_range(document: Document, sentences: range) -> tuple[int, int]:
     return first, first + sum(map(len, document.sentences[sentences.start : sentences.stop]))
 
 
-def _cluster_numbers(clusters: Sequence[Cluster], ranking: Ranking, first: int) -> Int[Tensor, "spans"]:
-    """The number of each kept span's cluster, from 1; token 0 of the ranking is token `first` of the document."""
-    numbers = {mention: number for number, cluster in enumerate(clusters, 1) for mention in cluster}
-    spans = zip(ranking.starts.tolist(), ranking.ends.tolist(), strict=True)
-    found = [numbers.get(Mention(first + start, first + end), 0) for start, end in spans]
-    return torch.tensor(found, device=ranking.starts.device)
+def _cluster_numbers(
+    clusters: Mapping[Mention, int], starts: Int[Tensor, "spans"], ends: Int[Tensor, "spans"], first: int
+) -> Int[Tensor, "spans"]:
+    """The number of each span's cluster, 0 where it has none; token 0 of the spans is token `first` of the document."""
+    spans = zip((starts + first).tolist(), (ends + first).tolist(), strict=True)
+    return torch.tensor([clusters.get(Mention(*span), 0) for span in spans], device=starts.device)
 
 
 def read_clusters(ranking: Ranking) -> tuple[Cluster, ...]:

@@ -24,13 +24,14 @@ _DISTANCE_BORDERS = (1, 2, 3, 4, 5, 8, 16, 32, 64)
 class Ranking:
     """The kept spans in the order of the text, the antecedents each chose from, and how they scored.
 
+    candidates    starts, ends and mention scores of all spans there are, kept or not
     antecedents   numbers of earlier kept spans, best first; meaningless where `possible` is False
     scores        column 0 is 0, for no antecedent; the others belong to `antecedents`
     """
 
+    candidates: tuple[Int[Tensor, "all"], Int[Tensor, "all"], Float[Tensor, "all"]]
     starts: Int[Tensor, "spans"]
     ends: Int[Tensor, "spans"]
-    mention_scores: Float[Tensor, "spans"]
     antecedents: Int[Tensor, "spans antecedents"]
     possible: Bool[Tensor, "spans antecedents"]
     scores: Float[Tensor, "spans antecedents+1"]
@@ -101,6 +102,7 @@ class SpanRanker(nn.Module):
             speakers: of each token, 0 where not known.
         """
         starts, ends, scores, shares = self.score_spans(tokens, heads, sentences)
+        candidates = starts, ends, scores
         kept = torch.tensor(self.prune(starts, ends, scores, len(tokens)), device=tokens.device)
         starts, ends, scores = starts[kept], ends[kept], scores[kept]
         spans = self.represent(tokens, heads, starts, ends, shares[kept])
@@ -115,7 +117,7 @@ class SpanRanker(nn.Module):
                 expected = (ranked.softmax(dim=1)[:, None] @ around).squeeze(1)
                 share = torch.sigmoid(self.gate(torch.cat([spans, expected], dim=1)))
                 spans = share * expected + (1 - share) * spans
-        return Ranking(starts, ends, scores, antecedents, possible, ranked)
+        return Ranking(candidates, starts, ends, antecedents, possible, ranked)
 
     def score_spans(
         self, tokens: Float[Tensor, "tokens width"], heads: Float[Tensor, "tokens head"], sentences: Int[Tensor, "tokens"]
@@ -175,7 +177,8 @@ class SpanRanker(nn.Module):
         """For each span the best of those before it by a cheap bilinear score."""
         numbers = torch.arange(len(spans), device=spans.device)
         before = numbers < numbers[:, None]
-        pairs = self.dropout(self.coarse(spans)) @ self.dropout(spans).T + scores[:, None] + scores
+        # Divided by the root of the width, a step of Adam moves the scores by less, and the loss does not jump.
+        pairs = self.dropout(self.coarse(spans)) @ self.dropout(spans).T / self.width**0.5 + scores[:, None] + scores
         count = min(self.config.antecedents, len(spans))
         antecedents = pairs.detach().masked_fill(~before, -torch.inf).topk(count, dim=1).indices
         return pairs.gather(1, antecedents), antecedents, before.gather(1, antecedents)
@@ -218,6 +221,11 @@ def marginal_loss(ranking: Ranking, clusters: Int[Tensor, "spans"]) -> Float[Ten
     right = torch.cat([~same.any(dim=1, keepdim=True), same], dim=1)
     scores = ranking.scores
     return (scores.logsumexp(dim=1) - scores.masked_fill(~right, NOTHING).logsumexp(dim=1)).sum()
+
+
+def mention_loss(scores: Float[Tensor, "spans"], right: Bool[Tensor, "spans"]) -> Float[Tensor, ""]:
+    """Minus the log-probability that the mentions are told from all other spans by the signs of their scores; summed."""
+    return F.binary_cross_entropy_with_logits(scores, right.to(scores.dtype), reduction="sum")
 
 
 def _windows(x: Float[Tensor, "tokens width"], size: int) -> Float[Tensor, "tokens size width"]:
