@@ -3,7 +3,7 @@
     python -m venv build/peers-engine && P=build/peers-engine/bin/pip
     $P install -c constraints.txt torch numpy h5py && $P install --no-deps allennlp==2.10.1
     $P install tensorflow-cpu tf-keras simple_elmo
-    $P install transformers spacy cached_path lmdb dill base58 more_itertools torchvision fairscale
+    $P install transformers spacy cached_path lmdb dill base58 more_itertools fairscale
     python benchmarks/bench_engine.py            # everything but --linear; results are kept, so it may be run in parts:
     python benchmarks/bench_engine.py --only small --only polyseme
     python benchmarks/bench_engine.py --only original --only allennlp

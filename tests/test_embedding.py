@@ -246,7 +246,8 @@ def test_a_state_dict_without_a_bilm_puts_the_original_back(assign):
     wanted = untouched(ids())[0][0]
     trained_step(module)
     module.load_state_dict(untouched.state_dict(), assign=assign)
-    assert torch.equal(module(ids())[0][0], wanted)
+    # What was once trained is read by the model itself, what never was by the engine.
+    torch.testing.assert_close(module(ids())[0][0], wanted, atol=1e-5, rtol=0)
     trained_step(module)
     assert same(before, values(ELMO))
 

@@ -13,6 +13,7 @@ import json
 import os
 import sys
 import time
+import types
 
 PEER, FOLDER, THREADS = sys.argv[1], sys.argv[2], int(sys.argv[3])
 os.environ.update(TF_USE_LEGACY_KERAS="1", TF_CPP_MIN_LOG_LEVEL="3", TOKENIZERS_PARALLELISM="false")
@@ -35,10 +36,11 @@ class AllenNLP:
         for name in ("HfFolder", "Repository"):  # AllenNLP 2.10.1 imports these names, which are gone
             setattr(huggingface_hub, name, getattr(huggingface_hub, name, type(name, (), {})))
         import torch
+        from transformers.utils import is_torchvision_available
 
-        # AllenNLP imports torchvision; where that was built for another torch this operator, never called here, is missing.
-        operators = torch.library.Library("torchvision", "FRAGMENT")
-        operators.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        if not is_torchvision_available():  # AllenNLP's image models, never used here, import it
+            for name in ("torchvision", "torchvision.ops", "torchvision.ops.boxes"):
+                sys.modules[name] = types.ModuleType(name)
         from allennlp.modules.elmo import Elmo, batch_to_ids
 
         torch.set_num_threads(THREADS)
