@@ -10,6 +10,7 @@ from polyseme.tasks.config import FitConfig, TaskConfig, coreference, with_elmo
 from polyseme.tasks.coreference import CoreferenceConfig, Coreferences, CoreferenceTask, read_clusters
 from polyseme.tasks.documents import Mention, read_e2e
 from polyseme.tasks.fit import fit
+from polyseme.tasks.inputs import WordConfig
 from polyseme.tasks.span_ranking import NOTHING, Ranking, SpanRanker, distance_bucket, marginal_loss, mention_loss
 from polyseme.tasks.trained import TrainedTask
 from tasks.examples import SMALL
@@ -271,9 +272,8 @@ def test_five_documents_are_learned(shared, tmp_path):
     lines = (shared / "data/coreference/ontogum/dev.jsonl").read_text(encoding="utf-8").splitlines()
     path = tmp_path / "train.jsonl"
     path.write_text("\n".join(sorted(lines, key=len)[:5]) + "\n", encoding="utf-8")
-    model = CoreferenceConfig(
-        hidden=100, layers=1, max_width=30, depth=1, sentences=None, input_dropout=0.0, encoder_dropout=0.0, dense_dropout=0.0
-    )
+    model = replace(SMALL_MODEL, hidden=50, dense=100, features=20, max_width=30, antecedents=50, depth=1, sentences=None)
     config = replace(coreference(), model=model, train=str(path), dev=str(path), folder=str(tmp_path / "run"))
-    result = fit(replace(config, fit=replace(config.fit, epochs=40, patience=40)))
+    config = replace(config, inputs=replace(config.inputs, words=WordConfig()))
+    result = fit(replace(config, fit=replace(config.fit, epochs=60, patience=15, learning_rate=0.002)))
     assert result.dev["mean_f1"] >= 99
