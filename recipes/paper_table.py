@@ -15,6 +15,8 @@ import argparse
 import gzip
 import json
 import multiprocessing
+import signal
+import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -231,6 +233,7 @@ def main() -> None:
             parser.error("--data is needed to run cells; --table prints what has been run.")
         cells = missing(options, None if options.elmo == "none" else polyseme.load(options.elmo).hash)
         print(f"{len(cells)} cells to run", flush=True)
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the processes end with this one
         for number, (line, predictions) in enumerate(outcomes(cells, options) if cells else (), 1):
             append(options.results, line, predictions)
             print(progress(line, number, len(cells)), flush=True)
