@@ -187,7 +187,7 @@ def _made_on_ray(wanted: Iterable[Portion], elmo: Elmo, settings: BulkSettings, 
     cores = max(1, int(ray.cluster_resources().get("CPU", 1)) // workers)
     for wave in _waves(wanted):
         refs = [ray.put(pa.table({"portion": [text]})) for text in wave]
-        parts = ray.data.from_arrow_refs(refs).map_batches(
+        parts = ray.data.from_arrow_refs(refs).map_batches(  # pyrefly: ignore
             _MakeParts,  # pyrefly: ignore
             fn_constructor_args=(held, elmo.hash, device, settings.to_dict(), place, cores),
             batch_size=1,
