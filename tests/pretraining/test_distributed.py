@@ -11,9 +11,12 @@ from pathlib import Path
 import pytest
 from test_loop import config, grammar, losses, records
 
+from polyseme.errors import InputError
 from polyseme.pretraining.checkpoint import saved
 from polyseme.pretraining.corpus import Corpus
 from polyseme.pretraining.loop import pretrain
+from polyseme.pretraining.prepare import prepare
+from polyseme.pretraining.processes import Processes
 
 CHILD = """
 import json, sys, time
@@ -42,9 +45,12 @@ def _finish(process: subprocess.Popen) -> None:
     assert process.returncode == 0, message.decode()[-9000:]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    "changes", [{"dropout": 0.0}, {"dropout": 0.0, "negatives": None, "accumulate": 2, "streams": "independent"}]
+    "changes",
+    [
+        {"dropout": 0.0},
+        pytest.param({"dropout": 0.0, "negatives": None, "accumulate": 2, "streams": "independent"}, marks=pytest.mark.slow),
+    ],
 )
 def test_two_processes_give_the_losses_of_one(tmp_path: Path, changes: dict):
     changes = {**changes, "tokens": 8 * 5 * 20}
@@ -61,7 +67,7 @@ def test_two_processes_give_the_losses_of_one(tmp_path: Path, changes: dict):
 
 @pytest.mark.slow
 def test_killed_and_resumed_under_torchrun(tmp_path: Path):
-    changes = {"tokens": 8 * 5 * 40, "precision": "bfloat16"}
+    changes = {"tokens": 8 * 5 * 40, "precision": "bfloat16", "draws": "own"}
     killed = _torchrun(tmp_path / "killed", tmp_path / "child.py", changes, pause=0.15)
     deadline = time.monotonic() + 120
     while len(saved(tmp_path / "killed" / "checkpoints")) < 2 and time.monotonic() < deadline:
@@ -78,3 +84,37 @@ def test_killed_and_resumed_under_torchrun(tmp_path: Path):
     assert len(losses(tmp_path / "whole")) == 40
     assert losses(tmp_path / "whole")[: len(reached)] == reached
     assert losses(tmp_path / "whole") == losses(tmp_path / "killed")
+
+
+@pytest.mark.slow
+def test_the_command_under_torchrun(tmp_path: Path):
+    """As docs/pretraining.md says it: one plan, one log, one model, one answer."""
+    (tmp_path / "text.txt").write_text("\n".join(map(" ".join, grammar(200, 1))) + "\n", encoding="utf-8")
+    prepare([tmp_path / "text.txt"], tmp_path / "corpus")
+    corpus = Corpus.open(tmp_path / "corpus")
+    (tmp_path / "config.json").write_text(config(corpus, tokens=8 * 5 * 6).to_json(), encoding="utf-8")
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        "-m",
+        "polyseme.pretraining",
+    ]
+    arguments = ["corpus", "--output", "run", "--config", "config.json", "--heldout", "text.txt", "--log-every", "1", "--json"]
+    done = subprocess.run([*command, *arguments], cwd=tmp_path, capture_output=True, timeout=240, text=True)
+    assert done.returncode == 0, done.stderr[-9000:]
+    answer = json.loads(done.stdout)
+    assert (answer["reason"], answer["steps"]) == ("finished", 6)
+    assert len([line for line in records(tmp_path / "run") if "sampled_loss" in line]) == 6
+    assert done.stderr.count("parameters") == 1
+    assert (tmp_path / "run" / "model" / "model.safetensors").is_file()
+
+
+def test_all_must_see_the_same_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    corpus = Corpus.from_sentences(grammar(50, 1))
+    monkeypatch.setattr(Processes, "gather", lambda self, tensor: [tensor, tensor + 1])
+    with pytest.raises(InputError, match=r"not all processes see the same checkpoints in .*; put it where all machines see it"):
+        pretrain(config(corpus, tokens=40), corpus, tmp_path / "run")
