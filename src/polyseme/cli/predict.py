@@ -47,7 +47,8 @@ def command(
     """Answer new text with the task model in FOLDER.
 
     FILE is one sentence a line, for coreference one document; "-", the default, is the standard input. Questions about a text
-    are lines of question<TAB>text, or --question asks about FILE. Answers come in order, as they are made.
+    are lines of question<TAB>text, or --question asks about FILE. Pairs are lines of premise<TAB>hypothesis, choices of
+    question<TAB>answer<TAB>answer. Answers come in order, as they are made.
     """
     from polyseme.progress import ProgressDisplay
     from polyseme.tasks.trained import TrainedTask
