@@ -4,9 +4,9 @@
     python benchmarks/reading_epoch.py --data DATA --task answers --elmo
 
 The configurations are those of the table of results. So many steps of training are timed, on records drawn at random, and
-dev records answered; what a whole epoch takes follows from the number of tokens. With --elmo the biLM has en-small's shape
-and random weights: the times do not depend on their values. `bilm_s` is what its vectors of train and dev take, once. Writes
-one JSON line.
+dev records answered; what a whole epoch takes is the median time of a token by the number of tokens. With --elmo the biLM has
+en-small's shape and random weights: the times do not depend on their values. `bilm_s` is what its vectors of train and dev
+take, once. Writes one JSON line.
 """
 
 import argparse
@@ -41,21 +41,23 @@ def random_elmo() -> Elmo:
     return Elmo(model, WordReader(scheme=ByteScheme(), lexicon=None), name="random")
 
 
-def timed_steps(model: Any, records: list[Any], places: list[range], texts: Any, size: int) -> float:
-    """Seconds of training on the records once, after one step that is not timed."""
+def timed_steps(model: Any, records: list[Any], places: list[range], texts: Any, size: int) -> list[tuple[float, int]]:
+    """Seconds and tokens of each step of training on the records once, after one that is not timed."""
     optimizer = torch.optim.Adam(model.parameters(), lr=0.001)
     model.train()
-    order = np.argsort([sum(int(texts.lengths[text]) for text in place) for place in places])
-    started = 0.0
+    tokens = [sum(int(texts.lengths[text]) for text in place) for place in places]
+    order = np.argsort(tokens)
+    steps = []
     for first in [0, *range(0, len(records), size)]:
         chosen = order[first : first + size]
+        started = time.perf_counter()
         optimizer.zero_grad()
         batch = Batch([records[n] for n in chosen], [places[n] for n in chosen], texts)
         (model.loss(batch) + model.inputs.penalty()).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 5.0)
         optimizer.step()
-        started = started or time.perf_counter()
-    return time.perf_counter() - started
+        steps.append((time.perf_counter() - started, sum(tokens[n] for n in chosen)))
+    return steps[1:]
 
 
 def main() -> None:
@@ -96,24 +98,22 @@ def main() -> None:
         distinct = sum(map(len, set(everything)))  # a text that occurs again is not computed again
         bilm_s *= distinct
     texts = model.inputs.read(lists, layers)
-    seconds = timed_steps(model, kept, places[: len(kept)], texts, size)
+    steps_taken = timed_steps(model, kept, places[: len(kept)], texts, size)
+    pace = float(np.median([seconds / tokens for seconds, tokens in steps_taken]))
     started = time.perf_counter()
     answer_all(model, asked, texts, places[len(kept) :], batch=size)
     answering = time.perf_counter() - started
-    seen = {
-        part: sum(len(text) for r in part_records for text in task.texts(r))
-        for part, part_records in (("train", kept), ("dev", asked))
-    }
+    seen = sum(len(text) for record in asked for text in task.texts(record))
     line = {
         "task": options.task,
         "elmo": options.elmo,
         "threads": options.threads,
         "train_records": len(train),
         "train_tokens": tokens["train"],
-        "timed_steps": -(-len(kept) // size),
-        "step_s": round(seconds / -(-len(kept) // size), 3),
-        "train_epoch_s": round(seconds * tokens["train"] / seen["train"], 1),
-        "dev_s": round(answering * tokens["dev"] / seen["dev"], 1),
+        "timed_steps": len(steps_taken),
+        "step_s": round(pace * tokens["train"] / -(-len(train) // size), 3),
+        "train_epoch_s": round(pace * tokens["train"], 1),
+        "dev_s": round(answering * tokens["dev"] / seen, 1),
         "bilm_s": round(bilm_s, 1),
         "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
         "torch": torch.__version__,

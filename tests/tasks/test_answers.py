@@ -219,8 +219,9 @@ def test_200_questions_are_learned(shared, tmp_path):
     assert kept == 200
     path = tmp_path / "train.json"
     path.write_text(json.dumps(value), encoding="utf-8")
-    config = replace(answers(), model=AnswersConfig(dropout=0.0), train=str(path), dev=str(path), folder=str(tmp_path / "run"))
-    fitting = FitConfig(epochs=30, patience=30, batch=10, learning_rate=0.003)
-    result = fit(replace(config, fit=fitting, inputs=replace(config.inputs, words=WordConfig())))
+    model = AnswersConfig(hidden=60, dense=120, dropout=0.0, longest=60)
+    fitting = FitConfig(epochs=80, patience=20, batch=10, learning_rate=0.002, decay=0.7, decay_after=4)
+    config = replace(answers(), model=model, fit=fitting, train=str(path), dev=str(path), folder=str(tmp_path / "run"))
+    result = fit(replace(config, inputs=replace(config.inputs, words=WordConfig())))
     assert result.dev["f1"] >= 99
     assert result.dev["exact_match"] >= 99

@@ -275,5 +275,5 @@ def test_five_documents_are_learned(shared, tmp_path):
     model = replace(SMALL_MODEL, hidden=50, dense=100, features=20, max_width=30, antecedents=50, depth=1, sentences=None)
     config = replace(coreference(), model=model, train=str(path), dev=str(path), folder=str(tmp_path / "run"))
     config = replace(config, inputs=replace(config.inputs, words=WordConfig()))
-    result = fit(replace(config, fit=replace(config.fit, epochs=60, patience=15, learning_rate=0.002)))
+    result = fit(replace(config, fit=replace(config.fit, epochs=120, patience=40, learning_rate=0.002, decay=0.7, decay_after=6)))
     assert result.dev["mean_f1"] >= 99
