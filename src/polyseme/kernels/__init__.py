@@ -22,7 +22,8 @@ Kernel = Literal["c avx512", "c avx2", "c plain", "torch"]
 
 _INSTRUCTIONS: Final = {"c plain": 0, "c avx2": 1, "c avx512": 2}
 _FUNCTIONS: Final = (
-    "cell_forward", "cell_backward", "maxima", "maxima_backward", "sampled_error", "adagrad", "adamw"
+    "cell_forward", "cell_backward", "maxima", "maxima_backward", "sampled_error", "highway_forward", "highway_backward",
+    "adagrad", "adamw",
 )  # fmt: skip
 
 

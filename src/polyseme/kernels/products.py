@@ -66,6 +66,8 @@ def rounded(rows: int) -> int:
 
 def product(x: Float[Tensor, "rows inputs"], weight: Float[Tensor, "outputs inputs"]) -> Float[Tensor, "rows outputs"]:
     """`x @ weight.T` by the faster library, once; both are of one precision, and may be transposed views."""
+    # Both libraries are slow, up to twofold, where the first factor lies turned.
+    x = x.contiguous()
     # In bfloat16 torch takes oneDNN by itself.
     if weight.dtype == torch.float32 and _available(weight) and x.numel():
         return _linear(x, weight)

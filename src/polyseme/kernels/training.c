@@ -1,4 +1,4 @@
-/* What pretraining adds to the products: maxima of convolutions, the sampled softmax's error, updates. Loaded by ctypes. */
+/* What pretraining adds to the products: maxima of convolutions, highways, the sampled softmax's error, updates. */
 #include "vector.h"
 
 typedef struct {
@@ -39,6 +39,18 @@ typedef struct {
     const float *gradient;
     float scale, rate, beta1, beta2, decay, root, epsilon; /* see twin.py */
 } Update;
+
+typedef struct {
+    int64_t rows, width;
+    void *gate, *transform; /* rows x width, side by side: pre-activations without bias; replaced by what `forward` made of them,
+                               and by `backward` by their gradients */
+    const float *gate_bias, *transform_bias; /* width each; forward only */
+    const float *x;         /* rows x width */
+    float *y;               /* rows x width: the output; in `backward` the gradient of x but for the products */
+    const float *dy;        /* rows x width; backward only */
+    float *dgate_bias, *dtransform_bias; /* sums over the rows are added to them; backward only */
+    int32_t bf16;
+} Highway;
 
 INLINE void maxima(const Maxima *a) {
     float room[CHUNK] __attribute__((aligned(64)));
@@ -129,6 +141,54 @@ INLINE void sampled_error(const SampledError *a) {
     }
 }
 
+INLINE void highway_forward(const Highway *a) {
+    float room[2][CHUNK] __attribute__((aligned(64)));
+    for (int64_t row = 0; row < a->rows; row++) {
+        for (int64_t at = 0; at < a->width; at += CHUNK) {
+            int64_t n = a->width - at < CHUNK ? a->width - at : CHUNK, from = row * a->width + at;
+            const float *g = take(a->gate, from, a->bf16, room[0], n), *t = take(a->transform, from, a->bf16, room[1], n);
+            float *gate = place(a->gate, from, a->bf16, room[0]), *transform = place(a->transform, from, a->bf16, room[1]);
+            const float *x = a->x + from, *gate_bias = a->gate_bias + at, *transform_bias = a->transform_bias + at;
+            float *y = a->y + from;
+#pragma omp simd
+            for (int64_t k = 0; k < n; k++) {
+                float share = sigmoid(g[k] + gate_bias[k]), other = t[k] + transform_bias[k];
+                other = other < 0.0f ? 0.0f : other;
+                gate[k] = share;
+                transform[k] = other;
+                y[k] = x[k] + share * (other - x[k]);
+            }
+            give(a->gate, from, a->bf16, gate, n);
+            give(a->transform, from, a->bf16, transform, n);
+        }
+    }
+}
+
+INLINE void highway_backward(const Highway *a) {
+    float room[2][CHUNK] __attribute__((aligned(64)));
+    for (int64_t row = 0; row < a->rows; row++) {
+        for (int64_t at = 0; at < a->width; at += CHUNK) {
+            int64_t n = a->width - at < CHUNK ? a->width - at : CHUNK, from = row * a->width + at;
+            const float *g = take(a->gate, from, a->bf16, room[0], n), *t = take(a->transform, from, a->bf16, room[1], n);
+            float *dgate = place(a->gate, from, a->bf16, room[0]), *dtransform = place(a->transform, from, a->bf16, room[1]);
+            const float *x = a->x + from, *dy = a->dy + from;
+            float *dx = a->y + from, *dgate_bias = a->dgate_bias + at, *dtransform_bias = a->dtransform_bias + at;
+#pragma omp simd
+            for (int64_t k = 0; k < n; k++) {
+                float share = g[k], other = t[k], d = dy[k];
+                float dg = d * (other - x[k]) * share * (1.0f - share), dt = other > 0.0f ? d * share : 0.0f;
+                dgate[k] = dg;
+                dtransform[k] = dt;
+                dgate_bias[k] += dg;
+                dtransform_bias[k] += dt;
+                dx[k] = d - d * share;
+            }
+            give(a->gate, from, a->bf16, dgate, n);
+            give(a->transform, from, a->bf16, dtransform, n);
+        }
+    }
+}
+
 INLINE void adagrad(const Update *a) {
     float rate = a->rate * a->scale, square = a->scale * a->scale;
 #pragma omp simd
@@ -154,5 +214,7 @@ INLINE void adamw(const Update *a) {
 DISPATCH(polyseme_maxima, maxima, Maxima)
 DISPATCH(polyseme_maxima_backward, maxima_backward, MaximaBackward)
 DISPATCH(polyseme_sampled_error, sampled_error, SampledError)
+DISPATCH(polyseme_highway_forward, highway_forward, Highway)
+DISPATCH(polyseme_highway_backward, highway_backward, Highway)
 DISPATCH(polyseme_adagrad, adagrad, Update)
 DISPATCH(polyseme_adamw, adamw, Update)

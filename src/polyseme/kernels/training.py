@@ -41,6 +41,17 @@ class _SampledError(ctypes.Structure):
     )
 
 
+class _Highway(ctypes.Structure):
+    """The struct `Highway` of training.c."""
+
+    _fields_ = (
+        [("rows", ctypes.c_int64), ("width", ctypes.c_int64)]
+        + [(name, ctypes.c_void_p) for name in ("gate", "transform", "gate_bias", "transform_bias", "x", "y", "dy")]
+        + [(name, ctypes.c_void_p) for name in ("dgate_bias", "dtransform_bias")]
+        + [("bf16", ctypes.c_int32)]
+    )
+
+
 class _Update(ctypes.Structure):
     """The struct `Update` of training.c."""
 
@@ -134,6 +145,74 @@ def sampled_error(
     )  # fmt: skip
     run(kernel, "sampled_error", arguments)
     return norm
+
+
+def highway_forward(
+    gate: Float[Tensor, "rows width"],
+    transform: Float[Tensor, "rows width"],
+    x: Float[Tensor, "rows width"],
+    biases: tuple[Float[Tensor, "width"], Float[Tensor, "width"]],
+    *,
+    y: Float[Tensor, "rows width"],
+    kernel: Kernel | None = None,
+) -> None:
+    """Writes the output of a highway layer into `y`; `gate` and `transform` hold the products and are activated in place.
+
+    `x`, `y` and the biases (of gate and transform) are float32.
+    """
+    kernel = _kernel(gate, kernel)
+    if kernel == "torch":
+        for place, found in zip((y, gate, transform), twin.highway_forward(gate, transform, x, *biases), strict=True):
+            place.copy_(found)
+        return
+    _run_highway(kernel, "highway_forward", gate, transform, x, y, biases=biases)
+
+
+def highway_backward(
+    gate: Float[Tensor, "rows width"],
+    transform: Float[Tensor, "rows width"],
+    x: Float[Tensor, "rows width"],
+    dy: Float[Tensor, "rows width"],
+    *,
+    dx: Float[Tensor, "rows width"],
+    dbiases: tuple[Float[Tensor, "width"], Float[Tensor, "width"]],
+    kernel: Kernel | None = None,
+) -> None:
+    """Replaces what `highway_forward` left in `gate` and `transform` by the gradients of the products.
+
+    Writes into `dx` the gradient of x as far as it goes around the products, and adds to `dbiases`.
+    """
+    kernel = _kernel(gate, kernel)
+    if kernel == "torch":
+        dgate, dtransform, direct = twin.highway_backward(gate, transform, x, dy)
+        for place, found in ((gate, dgate), (transform, dtransform), (dx, direct)):
+            place.copy_(found)
+        for place, found in zip(dbiases, (dgate, dtransform), strict=True):
+            place += found.sum(dim=0)
+        return
+    _run_highway(kernel, "highway_backward", gate, transform, x, dx, dy=dy, dbiases=dbiases)
+
+
+def _run_highway(
+    kernel: Kernel,
+    name: str,
+    gate: Tensor,
+    transform: Tensor,
+    x: Tensor,
+    y: Tensor,
+    *,
+    dy: Tensor | None = None,
+    biases: tuple[Tensor | None, Tensor | None] = (None, None),
+    dbiases: tuple[Tensor | None, Tensor | None] = (None, None),
+) -> None:
+    """Either direction of the C file."""
+    singles = [tensor for tensor in (*biases, x, y, dy, *dbiases) if tensor is not None]
+    assert all(tensor.is_contiguous() for tensor in (gate, transform, *singles))
+    assert all(tensor.dtype is torch.float32 for tensor in singles)
+    assert gate.dtype is transform.dtype
+    assert gate.shape == transform.shape == x.shape == y.shape
+    addresses = [None if tensor is None else tensor.data_ptr() for tensor in (gate, transform, *biases, x, y, dy, *dbiases)]
+    run(kernel, name, _Highway(*gate.shape, *addresses, gate.dtype is torch.bfloat16))
 
 
 def adagrad(

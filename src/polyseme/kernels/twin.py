@@ -124,6 +124,30 @@ def sampled_error(
     return (logits - norm[:, None]).exp(), norm
 
 
+def highway_forward(
+    gate: Float[Tensor, "rows width"],
+    transform: Float[Tensor, "rows width"],
+    x: Float[Tensor, "rows width"],
+    gate_bias: Float[Tensor, "width"],
+    transform_bias: Float[Tensor, "width"],
+) -> tuple[Float[Tensor, "rows width"], Float[Tensor, "rows width"], Float[Tensor, "rows width"]]:
+    """The output of a highway layer, its gate and its other branch, in float32, from the products of both."""
+    share = torch.sigmoid(gate.float() + gate_bias)
+    other = torch.relu(transform.float() + transform_bias)
+    return torch.lerp(x, other, share), share, other
+
+
+def highway_backward(
+    share: Float[Tensor, "rows width"],
+    other: Float[Tensor, "rows width"],
+    x: Float[Tensor, "rows width"],
+    dy: Float[Tensor, "rows width"],
+) -> tuple[Float[Tensor, "rows width"], Float[Tensor, "rows width"], Float[Tensor, "rows width"]]:
+    """The gradients, in float32, of both products, and of x as far as it goes around them."""
+    share, other = share.float(), other.float()
+    return dy * (other - x) * share * (1 - share), dy * share * (other > 0), dy - dy * share
+
+
 def adagrad(value: Tensor, gradient: Tensor, accumulator: Tensor, *, rate: float, scale: float) -> None:
     """TensorFlow's Adagrad in place: no epsilon, no decay. The gradient counts `scale` times."""
     accumulator.addcmul_(gradient, gradient, value=scale * scale)

@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from polyseme.characters import trim
-from polyseme.kernels.products import rounded
+from polyseme.kernels.products import product, rounded
 from polyseme.kernels.training import maxima as largest
 from polyseme.kernels.training import maxima_backward
 from polyseme.kernels.workers import side_by_side
@@ -45,7 +45,7 @@ class _Group:
             windows = low.new_zeros(rounded(words * positions), reach)
             seen = low.as_strided((words, positions, reach), (characters * dim, dim, 1))
             windows[: words * positions].view(seen.shape).copy_(seen)
-            results = torch.mm(windows, kernel.to(dtype).T)[: words * positions].view(words, positions, len(kernel))
+            results = product(windows, kernel.to(dtype))[: words * positions].view(words, positions, len(kernel))
             at.append(largest(results, best=part))
         return cls(ids, embedded.flatten(1), at)
 
@@ -60,10 +60,10 @@ class _Group:
 
 
 class _Maxima(torch.autograd.Function):
-    """See `maxima`. Parameters are weight (filters, dim, width) and bias of one convolution after the other."""
+    """See `maxima`. `order` are the words of all groups; parameters are weight (filters, dim, width) and bias, layer by layer."""
 
     @staticmethod
-    def forward(ctx, table, ids, dtype, *parameters):
+    def forward(ctx, table, ids, order, rows, dtype, *parameters):
         # Laid out as the windows are: characters outermost.
         kernels = [weight.transpose(1, 2).flatten(1).contiguous() for weight in parameters[::2]]
         best = table.new_empty(sum(map(len, ids)), sum(map(len, kernels)))
@@ -75,11 +75,13 @@ class _Maxima(torch.autograd.Function):
 
         _halves(len(ids), work)
         ctx.kernels, ctx.table, ctx.dims = kernels, table, [weight.shape[1] for weight in parameters[::2]]
-        return best.add_(torch.cat(parameters[1::2]))
+        ctx.order = order
+        place = F.pad(order.argsort(), (0, rows - len(order)))
+        return best.add_(torch.cat(parameters[1::2]))[place]
 
     @staticmethod
     def backward(ctx, grad):  # pyrefly: ignore[bad-override]
-        grad = grad.contiguous()
+        grad = grad[ctx.order]
         pieces = grad.split([len(group.ids) for group in ctx.groups])
         found = [(torch.zeros_like(ctx.table), [torch.zeros_like(kernel) for kernel in ctx.kernels]) for _ in range(len(pieces))]
         _halves(len(pieces), lambda n: ctx.groups[n].backward(pieces[n], ctx.kernels, *found[n]))
@@ -89,8 +91,8 @@ class _Maxima(torch.autograd.Function):
         for number, (kernel, dim) in enumerate(zip(ctx.kernels, ctx.dims, strict=True)):
             dkernel = torch.stack([part[1][number] for part in found]).sum(dim=0)
             gradients += [dkernel.view(len(kernel), -1, dim).transpose(1, 2), dbias[number]]
-        ctx.groups = ctx.kernels = ctx.table = None
-        return dtable, None, None, *gradients
+        ctx.groups = ctx.kernels = ctx.table = ctx.order = None
+        return dtable, None, None, None, None, *gradients
 
 
 def _halves(count: int, work: Callable[[int], None]) -> None:
@@ -110,20 +112,29 @@ def maxima(
     ids: Int[Tensor, "words characters"],
     *,
     dtype: torch.dtype = torch.float32,
+    rows: int | None = None,
     fixed_shapes: bool = False,
-) -> Float[Tensor, "words filters"]:
+) -> Float[Tensor, "rows filters"]:
     """The maximum of every filter over all positions, padding included, in float32; `dtype` is that of the products.
 
+    `rows`: how many the result has, if more than words: those beyond are filled with anything and must not be used.
     `fixed_shapes`: the words stay one group and the character axis stays whole, whatever the words are.
     """
+    rows = len(ids) if rows is None or not len(ids) else rows
     parameters: list[Tensor] = []
     for convolution in convolutions:
         assert convolution.bias is not None
         parameters += [convolution.weight, convolution.bias]
-    if fixed_shapes or not len(ids):
-        return _Maxima.apply(embedding, (ids,), dtype, *parameters)
-    widest = max(int(convolution.kernel_size[0]) for convolution in convolutions)
+    groups, order = (ids,), torch.arange(len(ids), device=ids.device)
+    if not fixed_shapes and len(ids):
+        groups, order = by_length(ids, max(int(convolution.kernel_size[0]) for convolution in convolutions))
+    return _Maxima.apply(embedding, groups, order, rows, dtype, *parameters)
+
+
+def by_length(
+    ids: Int[Tensor, "words characters"], widest: int
+) -> tuple[tuple[Int[Tensor, "some shorter"], ...], Int[Tensor, "words"]]:
+    """Groups of words of like length, each on an axis as long as its longest word or the widest filter; and their order."""
     places = torch.arange(1, ids.shape[1] + 1, device=ids.device)
     order = ((ids != ids[:, -1:]) * places).amax(dim=1).argsort()
-    groups = tuple(trim(part, widest) for part in ids[order].chunk(_GROUPS))
-    return _Maxima.apply(embedding, groups, dtype, *parameters)[order.argsort()]
+    return tuple(trim(part, widest) for part in ids[order].chunk(_GROUPS)), order

@@ -14,6 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from polyseme.errors import InputError
+from polyseme.kernels.products import product
 from polyseme.kernels.training import sampled_error
 
 
@@ -80,10 +81,10 @@ def _compiled_softmax_error() -> Callable[..., tuple[Tensor, Tensor]]:
 
 
 def _float_product(x: Tensor, y: Tensor) -> Tensor:
-    """x @ y in float32, without rounding the result to low-precision operands where the device can."""
+    """x @ y.T in float32, without rounding the result to low-precision operands where the device can."""
     if x.dtype != torch.float32 and x.is_cuda:
-        return torch.mm(x, y, out_dtype=torch.float32)
-    return torch.mm(x, y).float()
+        return torch.mm(x, y.T, out_dtype=torch.float32)
+    return product(x, y).float()
 
 
 class _FullLoss(torch.autograd.Function):
@@ -96,10 +97,10 @@ class _FullLoss(torch.autograd.Function):
         dweight, dbias = torch.zeros_like(weight), torch.zeros_like(bias)
         for start in range(0, len(hidden), chunk):
             piece, wanted = hidden[start : start + chunk].to(dtype), targets[start : start + chunk, None]
-            loss, error = error_of(_float_product(piece, low_weight.T).add_(bias), wanted, dtype)
+            loss, error = error_of(_float_product(piece, low_weight).add_(bias), wanted, dtype)
             total += loss
-            dhidden[start : start + chunk] = error @ low_weight
-            dweight += _float_product(error.T, piece)
+            dhidden[start : start + chunk] = product(error, low_weight.T)
+            dweight += _float_product(piece.T, error.T).T
             dbias += error.sum(dim=0, dtype=torch.float32)
         ctx.save_for_backward(dhidden, dweight, dbias)
         return total
@@ -121,22 +122,23 @@ class _SampledLoss(torch.autograd.Function):
         total = hidden.new_zeros(())
         dhidden = torch.empty_like(hidden)
         drows, dbias = torch.zeros_like(rows), torch.zeros_like(bias)
+        dsampled = rows.new_zeros(rows.shape[1], samples)  # turned: see `product`
         for start in range(0, len(hidden), chunk):
             part = slice(start, start + chunk)
             exact, piece, column = hidden[part], hidden[part].to(dtype), columns[part]
             true_row = rows[column]
             true = (exact * true_row).sum(dim=1) + bias[column] - true_expected[part].log()
             # bfloat16 rounds the logits of accelerators only after the sum: their products are wider.
-            logits = torch.mm(piece, low[:samples].T) if piece.device.type == "cpu" else _float_product(piece, low[:samples].T)
+            logits = product(piece, low[:samples]) if piece.device.type == "cpu" else _float_product(piece, low[:samples])
             norm = sampled_error(logits, shift, hits[part], true, dshift=dbias[:samples])
             total += (norm - true).sum()
             true_error = torch.expm1(true - norm)
             dbias.index_add_(0, column, true_error)
-            error = logits
-            error = error.to(dtype)
-            dhidden[part] = (error @ low[:samples]).float() + true_error[:, None] * true_row
-            drows[:samples] += _float_product(error.T, piece)
+            error = logits.to(dtype)
+            dhidden[part] = product(error, low[:samples].T).float() + true_error[:, None] * true_row
+            dsampled += _float_product(piece.T, error.T)
             drows.index_add_(0, column, true_error[:, None] * exact)
+        drows[:samples] += dsampled.T
         ctx.save_for_backward(dhidden, drows, dbias)
         return total
 

@@ -15,15 +15,17 @@ from torch import Tensor, nn
 from polyseme.characters import Words
 from polyseme.config import LSTMConfig
 from polyseme.errors import InputError
+from polyseme.kernels.memory import keep_freed
 from polyseme.kernels.products import rounded
 from polyseme.kernels.workers import side_by_side
 from polyseme.lstm import LSTMLayer
 from polyseme.model import BiLM
 from polyseme.pretraining.config import PretrainConfig
 from polyseme.pretraining.convolutions import maxima
+from polyseme.pretraining.highways import highway, linear
 from polyseme.pretraining.losses import Draw, full_loss, sampled_loss
 from polyseme.pretraining.recurrence import layer_window
-from polyseme.token_encoder import CharacterCNN, Highway
+from polyseme.token_encoder import Highway
 
 
 @dataclass
@@ -80,6 +82,8 @@ class TrainingStep:
         self.model = model.to(device)
         self.config = config
         self.device = torch.device(device)
+        if self.device.type == "cpu":
+            keep_freed()
         self.dtype = torch.bfloat16 if config.precision == "bfloat16" else torch.float32
         self.fixed_shapes = fixed_shapes
         self.sparse: dict[str, SparseRows] = {}
@@ -143,17 +147,26 @@ class TrainingStep:
     def _encode(self, words: Words) -> Float[Tensor, "words width"]:
         """Token vectors of distinct words."""
         encoder = self.model.token_encoder
-        parts = []
+        number = len(words)
+        # A few rows more than words, up to the end: products have few sizes then.
+        rows, parts = rounded(number), []
         if encoder.words is not None:
             assert words.ids is not None
-            parts.append(self._gather("token_encoder.words", encoder.words, words.ids, place=0))
+            parts.append(F.pad(self._gather("token_encoder.words", encoder.words, words.ids, place=0), (0, 0, 0, rows - number)))
         if encoder.characters is not None:
             assert words.characters is not None
-            parts.append(
-                encode_characters(encoder.characters, words.characters, dtype=self.dtype, fixed_shapes=self.fixed_shapes)
+            cnn = encoder.characters
+            convolutions = [layer for layer in cnn.convolutions if isinstance(layer, nn.Conv1d)]
+            best = maxima(
+                cnn.embedding, convolutions, words.characters, dtype=self.dtype, rows=rows, fixed_shapes=self.fixed_shapes
             )
+            x = cnn.activation(best)
+            for layer in cnn.highways:
+                assert isinstance(layer, Highway)
+                x = highway(layer, x, dtype=self.dtype)
+            parts.append(x)
         x = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
-        return x if encoder.projection is None else _linear(encoder.projection, x, self.dtype)
+        return (x if encoder.projection is None else linear(encoder.projection, x, dtype=self.dtype))[:number]
 
     def _contextual(
         self, x: Float[Tensor, "D T B width"], state: CarriedState, generator: torch.Generator | None
@@ -228,25 +241,3 @@ class TrainingStep:
         if before is None:
             before = SparseRows(rows.ids[:0], rows.values[:0])
         self.sparse[name] = before.merged(rows)
-
-
-def _linear(layer: nn.Linear, x: Float[Tensor, "words input"], dtype: torch.dtype) -> Float[Tensor, "words output"]:
-    padded = F.pad(x.to(dtype), (0, 0, 0, rounded(len(x)) - len(x)))
-    return F.linear(padded, layer.weight.to(dtype), layer.bias.to(dtype))[: len(x)].float()
-
-
-def encode_characters(
-    cnn: CharacterCNN,
-    ids: Int[Tensor, "words characters"],
-    *,
-    dtype: torch.dtype = torch.float32,
-    fixed_shapes: bool = False,
-) -> Float[Tensor, "words width"]:
-    """`CharacterCNN.forward` with convolutions as products."""
-    convolutions = [layer for layer in cnn.convolutions if isinstance(layer, nn.Conv1d)]
-    x = cnn.activation(maxima(cnn.embedding, convolutions, ids, dtype=dtype, fixed_shapes=fixed_shapes))
-    for highway in cnn.highways:
-        assert isinstance(highway, Highway)
-        gate = torch.sigmoid(_linear(highway.gate, x, dtype))
-        x = torch.lerp(x, torch.relu(_linear(highway.transform, x, dtype)), gate)
-    return x
