@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ import torch
 from polyseme.config import BiLMConfig, CharacterConfig, LSTMConfig, WordConfig
 from polyseme.errors import InputError, PolysemeError
 from polyseme.pretraining.checkpoint import load, saved
-from polyseme.pretraining.config import OptimizerConfig, PretrainConfig
+from polyseme.pretraining.config import OptimizerConfig, PretrainConfig, medium, original, small
 from polyseme.pretraining.corpus import Corpus
 from polyseme.pretraining.guard import Guard
 from polyseme.pretraining.handover import start_from
@@ -187,6 +188,25 @@ def test_killed_and_resumed_is_bit_identical(tmp_path: Path):
     assert losses(tmp_path / "whole") == losses(tmp_path / "killed")
 
 
+@pytest.mark.parametrize(
+    ("preset", "dim", "width", "highways"), [(small, 1024, 128, 1), (medium, 2048, 256, 1), (original, 4096, 512, 2)]
+)
+def test_the_presets_are_bilm_tfs(preset: Callable[[int], PretrainConfig], dim: int, width: int, highways: int):
+    found = preset(50_000)
+    lstm, characters = found.model.lstm, found.model.characters
+    assert (lstm.dim, lstm.projection, lstm.layers, found.model.projection) == (dim, width, 2, width)
+    assert (lstm.cell_clip, lstm.projection_clip, lstm.residual) == (3.0, 3.0, True)
+    assert characters is not None
+    assert (characters.dim, characters.max_characters, characters.highways, characters.activation) == (16, 50, highways, "relu")
+    assert dict(characters.filters) == {1: 32, 2: 32, 3: 64, 4: 128, 5: 256, 6: 512, 7: 1024}
+    assert found.optimizer == OptimizerConfig(
+        name="adagrad", learning_rate=0.2, initial_accumulator=1.0, schedule="constant", warmup_steps=0, clip_norm=10.0
+    )
+    assert (found.rows, found.unroll, found.loss_scale, found.negatives, found.dropout) == (128, 20, 20.0, 8192, 0.1)
+    assert (found.streams, found.precision, found.accumulate) == ("independent", "float32", 1)
+    assert PretrainConfig.from_json(found.to_json()) == found
+
+
 def test_a_signal_saves_and_stops(corpus: Corpus, tmp_path: Path):
     def stop(done: int, total: int | None = None, *, note: str = "") -> None:
         if done >= 8 * 5 * 7:
@@ -314,6 +334,19 @@ def test_another_configuration_or_text_is_refused(corpus: Corpus, tmp_path: Path
     (tmp_path / "full" / "thesis.tex").write_text("x")
     with pytest.raises(InputError, match=r"holds thesis\.tex"):
         pretrain(setting, corpus, tmp_path / "full")
+
+
+def test_two_processes_do_not_train_in_one_folder(corpus: Corpus, tmp_path: Path):
+    fcntl = pytest.importorskip("fcntl")
+    setting = config(corpus, tokens=8 * 5 * 2)
+    pretrain(setting, corpus, tmp_path / "run")
+    longer = dataclasses.replace(setting, tokens=8 * 5 * 3)
+    other = os.open(tmp_path / "run", os.O_RDONLY)
+    fcntl.flock(other, fcntl.LOCK_EX)
+    with pytest.raises(InputError, match="another process is training in"):
+        pretrain(longer, corpus, tmp_path / "run")
+    os.close(other)
+    assert pretrain(longer, corpus, tmp_path / "run").steps == 3
 
 
 def test_going_on_from_the_exported_model_alone(corpus: Corpus, tmp_path: Path):

@@ -1,5 +1,7 @@
 """Text → corpus folder: counts, order, ids, reports, atomicity; and the folder opened again."""
 
+import gzip
+import io
 import json
 import os
 import random
@@ -128,6 +130,30 @@ def test_raw_text_is_split_into_sentences_and_tokens(tmp_path: Path):
     assert _text(Corpus.open(tmp_path / "c")) == [["He", "did", "n't", "go", "."], ["She", "stayed", "!"], ["New", "line"]]
     prepare([tmp_path / "a.txt"], tmp_path / "d", tokenizer="characters")
     assert _text(Corpus.open(tmp_path / "d"))[1] == list("Newline")
+
+
+def test_every_form_gives_the_same_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    texts = ["a b", "b c d", "é"]
+    (tmp_path / "1.txt").write_text("a b\n", encoding="utf-8")
+    (tmp_path / "2.txt").write_text("b c d\n\né\n", encoding="utf-8")
+    with gzip.open(tmp_path / "all.jsonl.gz", "wt", encoding="utf-8") as file:
+        file.writelines(json.dumps({"body": text}) + "\n" for text in texts)
+    parquet.write_table(pyarrow.table({"body": texts}), tmp_path / "all.parquet")
+    data = io.BytesIO("\n".join(texts).encode())
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(data, encoding="utf-8"))
+    inputs = {
+        "glob": [tmp_path / "*.txt"],
+        "jsonl": [tmp_path / "all.jsonl.gz"],
+        "parquet": [tmp_path / "all.parquet"],
+        "stdin": ["-"],
+    }
+    digests = set()
+    for name, given in inputs.items():
+        report = prepare(given, tmp_path / name, field="body")
+        assert (report.tokens, report.sentences, report.distinct) == (6, 3, 5)
+        digests.add(Corpus.open(tmp_path / name).digest)
+    assert len(digests) == 1
 
 
 def test_damaged_lines_are_errors_or_counted_and_nothing_is_left(tmp_path: Path):

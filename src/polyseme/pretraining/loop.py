@@ -7,6 +7,7 @@ RUN/model/           the model as a native folder, written when the run stops fo
 """
 
 import math
+import os
 import signal
 import threading
 import time
@@ -107,11 +108,12 @@ def pretrain(
         say=say,
         report=report,
     )
-    messages = loop.take_up(start, freeze_steps)
-    if approve is not None and not approve(plan(run, tokens=loop.max_tokens)):
-        return loop.outcome("planned", None)
-    loop.open(messages, tensorboard=tensorboard)
     try:
+        loop.hold()
+        messages = loop.take_up(start, freeze_steps)
+        if approve is not None and not approve(plan(run, tokens=loop.max_tokens)):
+            return loop.outcome("planned", None)
+        loop.open(messages, tensorboard=tensorboard)
         return loop.go()
     finally:
         loop.close()
@@ -145,6 +147,7 @@ class _Loop:
     say: Callable[[str], None] | None
     report: Report | None
     log: Log | None = None
+    handle: int | None = None  # of the folder
     measured: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0  # of earlier calls
     log_bytes: int | None = None
@@ -180,6 +183,7 @@ class _Loop:
         """Makes the folder, the log and the first checkpoint."""
         if self.first:
             self.checkpoints.mkdir(parents=True, exist_ok=True)
+            self.hold()
             (self.folder / "config.json").write_text(self.run.config.to_json(), encoding="utf-8")
             self.log = Log(self.folder, keep=self.log_bytes, tensorboard=tensorboard, step=self.run.step, say=self.say)
             for message in messages:
@@ -188,9 +192,23 @@ class _Loop:
         if not checkpoint.saved(self.checkpoints):
             self.save()
 
+    def hold(self) -> None:
+        """Keeps other processes away from the folder, once it is there."""
+        if self.handle is not None or not self.first or not self.folder.is_dir():
+            return
+        import fcntl
+
+        self.handle = os.open(self.folder, os.O_RDONLY)
+        try:
+            fcntl.flock(self.handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise InputError(f"another process is training in {self.folder}; wait for it, or give a new folder.") from error
+
     def close(self) -> None:
         if self.log is not None:
             self.log.close()
+        if self.handle is not None:
+            os.close(self.handle)
 
     def go(self) -> Outcome:
         """Steps until something says stop."""
