@@ -5,7 +5,9 @@
 CORPUS was written by `polyseme prepare`; PYTHON is that of an environment with `pip install tensorflow-cpu tf-keras h5py` and
 `pip install --no-deps bilm`. Everyone trains on the same 20,000 sentences with the same vocabulary (CORPUS's, 50,000 words),
 8,192 negatives, 128 rows of 20 positions, dropout 0.1, Adagrad, on two threads. Each contestant is a process of its own; in every
-round each runs a few steps, reading included, while the others wait. The table gives the median of the rounds and their range.
+round each runs a few steps, reading included, while the others wait. The table gives the median of the rounds and their range,
+for the clock's time and for the processor's: the second is tokens per second of CPU time, times the cores. On a machine that is
+busy with other things only the second can be believed; on an idle one it leaves out the time in which a core has nothing to do.
 
 "products" runs nothing but the matrix products that ours makes for such windows, each in the fastest form that was found for it
 when it started (MKL or oneDNN, weight packed beforehand or not); where ours works off two pieces side by side, so does it.
@@ -38,8 +40,8 @@ CONTESTANTS = {
 }
 
 
-def write_text(corpus_folder: str, folder: Path) -> None:
-    """A random sample of a corpus as text, its vocabulary, and bilm-tf's options for `small`."""
+def write_text(corpus_folder: str, folder: Path) -> int:
+    """Writes a random sample of a corpus as text, its vocabulary, and bilm-tf's options for `small`; returns how many words."""
     import numpy as np
 
     from polyseme.pretraining.corpus import Corpus
@@ -53,6 +55,7 @@ def write_text(corpus_folder: str, folder: Path) -> None:
             file.write(" ".join(corpus.lexicon.words(i, i + 1)[0] for i in ids.tolist()) + "\n")
     (folder / "vocab.txt").write_text("".join(word + "\n" for word in vocabulary.words), encoding="utf-8")
     (folder / "options.json").write_text(json.dumps(options()), encoding="utf-8")
+    return len(vocabulary)
 
 
 def options() -> dict:
@@ -236,12 +239,19 @@ class Contestant:
         else:
             self._hear("ready")
 
-    def steps(self, number: int) -> float:
-        """The seconds that so many steps took."""
+    def steps(self, number: int) -> tuple[float, float]:
+        """The seconds that so many steps took, and those of all cores' work."""
         assert self.process.stdin is not None
+        before = self._cpu()
         self.process.stdin.write(f"{number}\n")
         self.process.stdin.flush()
-        return float(self._hear("seconds"))
+        seconds = float(self._hear("seconds"))
+        return seconds, self._cpu() - before
+
+    def _cpu(self) -> float:
+        """Seconds that the process has computed so far."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def _hear(self, word: str) -> str:
         assert self.process.stdout is not None
@@ -258,13 +268,15 @@ class Contestant:
         self.process.wait()
 
 
-def rounds(contestants: list[Contestant], number: int) -> Iterator[dict[str, float]]:
-    """Tokens a second of each contestant, round after round."""
+def rounds(contestants: list[Contestant], number: int) -> Iterator[dict[str, dict[str, float]]]:
+    """Tokens a second of each contestant by the clock and by the processor, round after round."""
     for _ in range(number):
-        line = {}
+        line: dict[str, dict[str, float]] = {"clock": {}, "processor": {}}
         for contestant in contestants:
             steps = CONTESTANTS[contestant.name]
-            line[contestant.name] = steps * ROWS * UNROLL / contestant.steps(steps)
+            seconds, cpu = contestant.steps(steps)
+            tokens = steps * ROWS * UNROLL
+            line["clock"][contestant.name], line["processor"][contestant.name] = tokens / seconds, THREADS * tokens / cpu
         yield line
 
 
@@ -321,7 +333,7 @@ def measure(arguments: argparse.Namespace) -> None:
     names = [name for name in arguments.only or CONTESTANTS if name != "bilm-tf" or arguments.peer]
     cores = sorted(os.sched_getaffinity(0))[:THREADS]
     with tempfile.TemporaryDirectory() as scratch:
-        write_text(arguments.corpus, Path(scratch))
+        size = write_text(arguments.corpus, Path(scratch))
         contestants = [Contestant(name, Path(scratch), arguments.peer, cores) for name in names]
         try:
             for contestant in contestants:
@@ -329,20 +341,23 @@ def measure(arguments: argparse.Namespace) -> None:
             lines = []
             for line in rounds(contestants, arguments.rounds):
                 lines.append(line)
-                print("   ".join(f"{name} {value:.0f}" for name, value in line.items()), flush=True)
+                for kind, values in line.items():
+                    print(f"{kind:10}" + "   ".join(f"{name} {value:.0f}" for name, value in values.items()), flush=True)
         finally:
             for contestant in contestants:
                 contestant.end()
-    found = summary(lines)
-    for name, values in found.items():
-        print(f"{name:28}" + "   ".join(f"{key} {value}" for key, value in values.items()))
+    found = {kind: summary([line[kind] for line in lines]) for kind in lines[0]}
+    for kind, table in found.items():
+        for name, values in table.items():
+            print(f"{kind:10}{name:28}" + "   ".join(f"{key} {value}" for key, value in values.items()))
     peer = {key: value for contestant in contestants for key, value in contestant.versions.items()}
     result = {
         "command": f"python benchmarks/bench_pretrain.py CORPUS --peer PYTHON --rounds {arguments.rounds}",
         "versions": {"torch": torch.__version__, "python": platform.python_version(), "bilm-tf": {"bilm": "0.1.post5", **peer}},
         "cpu": processor(), "threads": THREADS, "load": os.getloadavg(),
-        "vocabulary": 50_000, "negatives": NEGATIVES, "rows": ROWS, "unroll": UNROLL, "steps_per_round": CONTESTANTS,
-        "results": found, "rounds": [{name: round(value) for name, value in line.items()} for line in lines],
+        "vocabulary": size, "negatives": NEGATIVES, "rows": ROWS, "unroll": UNROLL, "steps_per_round": CONTESTANTS,
+        "results": found,
+        "rounds": [{kind: {name: round(value) for name, value in part.items()} for kind, part in line.items()} for line in lines],
     }  # fmt: skip
     arguments.out.parent.mkdir(exist_ok=True)
     arguments.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
