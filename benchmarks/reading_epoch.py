@@ -2,6 +2,7 @@
 
     python benchmarks/reading_epoch.py --data DATA --task coreference
     python benchmarks/reading_epoch.py --data DATA --task answers --elmo
+    python benchmarks/reading_epoch.py --data DATA --task roles
 
 The configurations are those of the table of results. So many steps of training are timed, on records drawn at random, and
 dev records answered; what a whole epoch takes is the median time of a token by the number of tokens. With --elmo the biLM has
@@ -64,7 +65,7 @@ def main() -> None:
     """Prints the line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--task", choices=["coreference", "answers"], required=True)
+    parser.add_argument("--task", choices=["coreference", "answers", "snli", "roles"], required=True)
     parser.add_argument("--elmo", action="store_true")
     parser.add_argument("--steps", type=int, default=20, help="steps of training that are timed; 0 for a whole epoch")
     parser.add_argument("--threads", type=int, default=2)
