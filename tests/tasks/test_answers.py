@@ -13,7 +13,7 @@ from polyseme.tasks.answers import Answer, AnswersConfig, AnswersTask, Trilinear
 from polyseme.tasks.config import FitConfig, TaskConfig, answers, with_elmo
 from polyseme.tasks.fit import fit
 from polyseme.tasks.inputs import ElmoConfig, Inputs, InputsConfig, WordConfig, Words
-from polyseme.tasks.questions import read_json
+from polyseme.tasks.questions import Context, read_json
 from polyseme.tasks.task import Batch
 from polyseme.tasks.trained import TrainedTask, number_texts, text_documents
 from tasks.examples import SMALL
@@ -207,15 +207,19 @@ def test_with_elmo_at_both_places_over_the_whole_text(tmp_path):
 
 @pytest.mark.slow
 def test_200_questions_are_learned(shared, tmp_path):
-    """Without dropout 200 real questions are learned by heart."""
+    """Without dropout 200 real questions are learned by heart; left out are answers that are parts of words."""
     value = read_json(shared / "data/answers/squad/dev-v1.1.json.xz")
     kept = 0
     for article in value["data"]:
         for paragraph in article["paragraphs"]:
-            paragraph["qas"] = paragraph["qas"][: max(0, 200 - kept)]
-            kept += len(paragraph["qas"])
+            context, entries = Context.from_text(paragraph["context"]), []
             for entry in paragraph["qas"]:
-                entry["answers"] = entry["answers"][:1]
+                answer = entry["answers"][0]
+                span = context.cover(answer["answer_start"], answer["answer_start"] + len(answer["text"]))
+                if kept < 200 and context.part(*span) == answer["text"]:
+                    entries.append(entry | {"answers": [answer]})
+                    kept += 1
+            paragraph["qas"] = entries
     assert kept == 200
     path = tmp_path / "train.json"
     path.write_text(json.dumps(value), encoding="utf-8")
