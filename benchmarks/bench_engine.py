@@ -192,10 +192,12 @@ def peer(python: str, name: str, contestant: str, repeats: int, record: dict) ->
         program = Peer(python, contestant, folder)
         tried = {}
         for batch in BATCHES:
-            program.ask(do="time", batch=batch, count=batch)  # the graph is made, the libraries warm up
-            tried[batch] = program.ask(do="time", batch=batch, count=min(count, 256))["seconds"]
-        batch = min(tried, key=tried.__getitem__)
-        program.ask(do="time", batch=batch, count=batch)
+            if not tried:
+                program.ask(do="time", batch=batch, count=batch)  # the graph is made, the libraries warm up
+            some = min(count, max(batch, 64))
+            words = sum(map(len, heldout(some)))
+            tried[batch] = words / program.ask(do="time", batch=batch, count=some)["seconds"]
+        batch = max(tried, key=tried.__getitem__)
         found = [program.ask(do="time", batch=batch, count=count) for _ in range(repeats)]
         entry = {"batch": batch, "tried": tried, "cold": [one["seconds"] for one in found], "version": found[0]["version"]}
         if contestant in PEERS:

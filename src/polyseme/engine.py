@@ -21,7 +21,7 @@ from polyseme.lstm import LSTMState
 from polyseme.model import BiLM
 
 #: What the vectors of recent words may take.
-_CACHE_BYTES = 1 << 26
+_CACHE_BYTES = 1 << 25
 #: What a batch's layers may take where nobody says how many tokens it has, and the bounds of its tokens.
 _BATCH_BYTES = 1 << 27
 _FEWEST_TOKENS, _MOST_TOKENS = 2048, 16384
