@@ -124,18 +124,6 @@ def test_windows_and_forgotten_words_change_nothing(elmo, monkeypatch):
             assert close(one, two)
 
 
-def test_a_faster_engine_can_be_put_in(elmo):
-    calls = []
-
-    def encode(model, words, index, state, *, layers, batch_tokens):
-        calls.append(len(index))
-        return batching.encode(model, words, index, state, layers=layers, batch_tokens=batch_tokens)
-
-    (found,) = scorer(elmo, encode=encode).evaluate([TEXT])
-    assert close(found, scorer(elmo).evaluate([TEXT])[0])
-    assert sum(calls) == len(TEXT)
-
-
 def test_a_model_that_reads_forward_only():
     elmo = tiny_elmo(tiny_config(softmax=True, bidirectional=False))
     for state in ("warm", "carry"):

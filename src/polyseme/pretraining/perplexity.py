@@ -13,14 +13,15 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from polyseme import batching
-from polyseme.characters import WordReader, Words, distinct
+from polyseme.characters import WordReader, distinct
+from polyseme.engine import Engine
 from polyseme.errors import InputError
 from polyseme.lstm import LSTMState
 from polyseme.model import BiLM
@@ -119,32 +120,14 @@ class Likelihood:
         return values
 
 
-class Encode(Protocol):
-    """`polyseme.batching.encode`, or a faster engine of the same contract."""
-
-    def __call__(
-        self,
-        model: BiLM,
-        words: Words,
-        index: Sequence[Sequence[int]],
-        state: LSTMState,
-        *,
-        layers: Sequence[int],
-        batch_tokens: int,
-    ) -> Iterator[tuple[int, list[Float[Tensor, "tokens width"]]]]:
-        """The wanted layers of every sentence, as (number of the sentence, layers) pairs."""
-        ...
-
-
 class Scorer:
     """A model with its words, ready to be asked for the likelihood of texts.
 
     Args:
-        model: A network with a softmax; it decides device and precision.
+        model: A network in float32 with a softmax; it decides the device.
         reader: How words become its input.
         vocabulary: The words of the softmax, with the markers.
         batch_tokens: Tokens, padding included, that are read at once.
-        encode: What reads sentences that do not depend on each other.
     """
 
     def __init__(
@@ -154,11 +137,10 @@ class Scorer:
         vocabulary: Vocabulary | None,
         *,
         batch_tokens: int = 1 << 14,
-        encode: Encode = batching.encode,
     ) -> None:
         self.model, self.reader, self.batch_tokens = model, reader, batch_tokens
         self.softmax, self.vocabulary = softmax_of(model, vocabulary)
-        self._encode = encode
+        self._engine = Engine(model)
         if len(self.vocabulary) != len(self.softmax.bias):
             raise InputError(
                 f"the vocabulary has {len(self.vocabulary)} words but the model's softmax {len(self.softmax.bias)}; give the "
@@ -222,7 +204,7 @@ class Scorer:
 
     @torch.inference_mode()
     def _independent(self, texts: "list[_Text]", state: State) -> Iterator[tuple[int, Likelihood]]:
-        """Sentences that start from one constant state, through `encode`."""
+        """Sentences that start from one constant state."""
         markers = self.reader.read([self.reader.begin, self.reader.end]).to(self._device)
         start = LSTMState.zeros(self.model.config.lstm, 1, device=self._device)
         if state == "warm":
@@ -231,10 +213,11 @@ class Scorer:
         for window in _windows(texts):
             names, index = distinct([[self.reader.begin, *sentence, self.reader.end] for _, sentence in window])
             ids = self._targets(names)
-            words = self.reader.read(names).to(self._device)
             pending: list[tuple[int, Tensor, Tensor]] = []
             held = 0
-            for row, (hidden,) in self._encode(self.model, words, index, start, layers=[top], batch_tokens=self.batch_tokens):
+            vectors = self._engine.vectors(names, self.reader.read)
+            found = self._engine.encode(vectors, index, start, layers=[top], batch_tokens=self.batch_tokens)
+            for row, (hidden,) in found:
                 pending.append((row, hidden, ids[torch.tensor(index[row])]))
                 held += len(hidden)
                 if held >= self.batch_tokens:
