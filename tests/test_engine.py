@@ -174,10 +174,29 @@ def elmo_over(model: BiLM) -> Elmo:
     return Elmo(model, reader(model.config))
 
 
+@pytest.mark.parametrize("inference", [True, False])
+def test_the_callers_mode_does_not_matter(inference):
+    """What is kept from a call in inference mode serves one outside it, and the other way round; gradients flow all the same."""
+    elmo = elmo_over(random_model(WIDE))
+    state = elmo.state(rows=1)
+    with torch.inference_mode(inference):
+        (first,) = elmo.embed([["the", "cat"]])
+        elmo.embed([["the", "dog"]], state=state)
+    with torch.inference_mode(not inference):
+        (second,) = elmo.embed([["the", "cat"]])
+        elmo.embed([["a", "dog", "sat"]], state=state)
+    np.testing.assert_array_equal(first, second)
+    module = ElmoEmbedding(elmo, dropout=0.0)
+    (vectors,), _ = module(elmo.characters([["the", "zebra"]]))
+    vectors.sum().backward()
+    assert all(parameter.grad is not None for parameter in module.parameters() if parameter.requires_grad)
+
+
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.text(max_size=60), min_size=1, max_size=12, unique=True), st.integers(0, 11))
 def test_a_words_vector_does_not_depend_on_the_others(words, number):
-    config = characters(max_characters=24)
+    """In layers of widths that fill the processor's vectors, as those of all published models do."""
+    config = dataclasses.replace(characters(max_characters=24, filters=((1, 16), (2, 16), (4, 32))), projection=16)
     model = random_model(config)
     speller = Speller(model.token_encoder, config, precision="float32")
     read = reader(config).read

@@ -35,6 +35,9 @@ class Engine:
     It is a copy: build another one when the weights have changed. It may be used from several threads at once.
     """
 
+    # Whatever mode the caller is in: words are kept from call to call, and threads have modes of their own.
+    @torch.inference_mode(False)
+    @torch.no_grad()
     def __init__(self, model: BiLM, *, precision: Precision = "float32") -> None:
         self.config = model.config
         self.precision: Precision = precision
@@ -59,6 +62,8 @@ class Engine:
         """Empties the cache of words: only for measuring what that changes."""
         self._recent.clear()
 
+    @torch.inference_mode(False)
+    @torch.no_grad()
     def vectors(self, names: Sequence[str], read: Callable[[Sequence[str]], Words]) -> Float[Tensor, "words width"]:
         """The token vectors of different words; `read` is asked for those that were not seen lately."""
         vectors, missing = self._recent.find(names)
@@ -69,6 +74,8 @@ class Engine:
             self._recent.keep(new, found)
         return vectors
 
+    @torch.inference_mode(False)
+    @torch.no_grad()
     def encode(
         self,
         vectors: Float[Tensor, "words width"],
@@ -101,30 +108,32 @@ class Engine:
         while together := list(islice(batches, lanes)):
             for batch in call.read(together, size):
                 if carry:
-                    state.h[:, batch.rows] = batch.end.h.to(state.h)
-                    state.c[:, batch.rows] = batch.end.c.to(state.c)
+                    with torch.inference_mode():  # in which tensors of every mode may be written
+                        state.h[:, batch.rows] = batch.end.h.to(state.h)
+                        state.c[:, batch.rows] = batch.end.c.to(state.c)
                 yield from batch.results()
 
+    @torch.inference_mode(False)
+    @torch.no_grad()
     def forward(
         self, words: Words, index: Int[Tensor, "sentences tokens"], lengths: Int[Tensor, "sentences"], state: LSTMState
     ) -> tuple[list[Float[Tensor, "sentences tokens _"]], LSTMState]:
         """What `BiLM.forward` gives, without a graph."""
-        with torch.no_grad():
-            vectors = self._spelled(words)
-            out = [torch.zeros(*index.shape, width, device=self.device) for width in self.config.layer_dims]
-            sizes, places = lengths.tolist(), index.tolist()
-            filled = [row for row, size in enumerate(sizes) if size]
-            sentences = [places[row][: sizes[row]] for row in filled]
-            after = state.clone()
-            held = LSTMState(h=after.h[:, filled], c=after.c[:, filled])
-            found = self.encode(
-                vectors, sentences, held, layers=range(len(out)), batch_tokens=self.batch_tokens, carry=True, device=self.device
-            )
-            for number, layers in found:
-                row = filled[number]
-                for target, layer in zip(out, layers, strict=True):
-                    target[row, : sizes[row]] = layer
-            after.h[:, filled], after.c[:, filled] = held.h, held.c
+        vectors = self._spelled(words)
+        out = [torch.zeros(*index.shape, width, device=self.device) for width in self.config.layer_dims]
+        sizes, places = lengths.tolist(), index.tolist()
+        filled = [row for row, size in enumerate(sizes) if size]
+        sentences = [places[row][: sizes[row]] for row in filled]
+        after = state.clone()
+        held = LSTMState(h=after.h[:, filled], c=after.c[:, filled])
+        found = self.encode(
+            vectors, sentences, held, layers=range(len(out)), batch_tokens=self.batch_tokens, carry=True, device=self.device
+        )
+        for number, layers in found:
+            row = filled[number]
+            for target, layer in zip(out, layers, strict=True):
+                target[row, : sizes[row]] = layer
+        after.h[:, filled], after.c[:, filled] = held.h, held.c
         return out, after
 
     def _spelled(self, words: Words) -> Float[Tensor, "words width"]:

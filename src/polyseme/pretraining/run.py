@@ -185,18 +185,18 @@ class Run:
         return forward, backward
 
     def rewarm(self, updates: int, means: Mapping[str, float], *, fresh_softmax: bool = False, windows: int = 100) -> None:
-        """Gives a new Adagrad the accumulators that `updates` updates would have left.
+        """Gives a new optimizer the state that `updates` updates would have left.
 
-        The gradients of the next windows are gathered without moving a weight, and what they gathered is multiplied so that
-        its mean is as in `means` (by parameter), or by the number of updates. The windows are read again afterwards. Without
-        this the rate of a fresh Adagrad would throw a trained model far off. A fresh softmax keeps its own accumulators, as it
-        has far to go.
+        The gradients of the next windows are gathered without moving a weight. Adagrad's accumulators are then multiplied so
+        that their mean is as in `means` (by parameter), or by the number of updates; AdamW's averages are taken for those of
+        many updates. The windows are read again afterwards. Without this the first steps of a fresh optimizer would throw a
+        trained model far off. A fresh softmax keeps its own state, as it has far to go.
         """
-        if self.config.optimizer.name != "adagrad" or not updates:
+        if not updates:
             return
         position, carried, step = self.streams.state_dict(), self.carried, self.step
-        before = self.optimizer.state["accumulator"]
-        kept = {name: tensor.clone() for name, tensor in before.items() if fresh_softmax and name.startswith("softmax.")}
+        softmax = [name for name in self.parameters if fresh_softmax and name.startswith("softmax.")]
+        kept = [(slots[name], slots[name].clone()) for slots in self.optimizer.state.values() for name in softmax]
         for _ in range(min(windows, updates)):
             self.training.clear()
             _, self.carried = self._gradients(next(self.streams))
@@ -205,8 +205,8 @@ class Run:
             self.optimizer.step(gradients, rate=0.0, scale=1.0 if clip is None or norm <= clip else clip / norm)
         self.training.clear()
         self.optimizer.extrapolate(updates, means)
-        for name, tensor in kept.items():
-            self.optimizer.state["accumulator"][name].copy_(tensor)
+        for tensor, before in kept:
+            tensor.copy_(before)
         self.streams.load_state_dict(position)
         self.carried, self.step = carried, step
 

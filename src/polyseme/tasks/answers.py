@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
@@ -23,6 +24,7 @@ from polyseme.tasks.task import Batch, Inventory, Task, TaskModel
 from polyseme.text import PennTokenizer
 
 _NOTHING = -1e4
+_GROUPS = 6  # of sentences of like length, in a batch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,13 +92,11 @@ class AnswersModel(TaskModel[Question, Answer]):
         self, batch: Batch[Question]
     ) -> tuple[Float[Tensor, "rows tokens"], Float[Tensor, "rows tokens"], Bool[Tensor, "rows tokens"]]:
         """Log-probabilities of the answer's first and last token, and the mask of the texts."""
-        texts = batch.all_inputs()
-        vectors = self.inputs(texts)
-        mask = texts.mask
         sizes = [size for record in batch.records for size in (len(record.tokens), len(record.context.places))]
-        lengths = torch.tensor(sizes, device=mask.device)
-        questions, contexts = _side_by_side(vectors.input[mask], sizes)
-        output = None if vectors.output is None else _side_by_side(vectors.output[mask], sizes)
+        tokens, beside = self._tokens(batch)
+        lengths = torch.tensor(sizes, device=tokens.device)
+        questions, contexts = _side_by_side(tokens, sizes)
+        output = None if beside is None else _side_by_side(beside, sizes)
         encoded = []
         for side, x in enumerate((questions, contexts)):
             read = self.encoder(self.dropout(x), lengths[side::2])
@@ -109,6 +109,26 @@ class AnswersModel(TaskModel[Question, Answer]):
         logits = self.start(self.dropout(first)).squeeze(2), self.end(self.dropout(last)).squeeze(2)
         starts, ends = (scores.masked_fill(~own, _NOTHING).log_softmax(dim=1) for scores in logits)
         return starts, ends, own
+
+    def _tokens(self, batch: Batch[Question]) -> tuple[Float[Tensor, "tokens width"], Float[Tensor, "tokens _"] | None]:
+        """The vectors of all tokens in order, at the input and at the output.
+
+        The sentences of a batch have very different lengths: they are worked off in groups of like ones, with little padding.
+        """
+        numbers = np.array([text for place in batch.places for text in place])
+        lengths = batch.texts.lengths[numbers]
+        order = np.argsort(lengths, kind="stable")
+        inputs, outputs = [], []
+        for group in np.array_split(order, min(_GROUPS, len(order))):
+            texts = batch.texts.batch(numbers[group])
+            vectors = self.inputs(texts)
+            inputs.append(vectors.input[texts.mask])
+            if vectors.output is not None:
+                outputs.append(vectors.output[texts.mask])
+        begins = np.empty(len(order), dtype=np.int64)
+        begins[order] = np.cumsum(lengths[order]) - lengths[order]
+        places = torch.from_numpy(np.repeat(begins, lengths) + _count_up(lengths)).to(inputs[0].device)
+        return torch.cat(inputs)[places], torch.cat(outputs)[places] if outputs else None
 
     def _attend(
         self,
@@ -169,6 +189,11 @@ def best_spans(
     best, places = scores.flatten(1).max(dim=1)
     rows = zip(places.tolist(), best.exp().tolist(), strict=True)
     return [(place // longest, place // longest + place % longest + 1, share) for place, share in rows]
+
+
+def _count_up(lengths: Int[np.ndarray, "texts"]) -> Int[np.ndarray, "tokens"]:
+    """0, 1, ... for each text."""
+    return np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
 
 
 def _side_by_side(tokens: Float[Tensor, "tokens width"], sizes: Sequence[int]) -> list[Float[Tensor, "rows _ width"]]:
