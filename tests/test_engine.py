@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 
 from polyseme import ElmoEmbedding
-from polyseme.batching import encode
+from polyseme.batching import encode, warm_state
 from polyseme.characters import ByteScheme, LexiconScheme, WordReader, Words, distinct
 from polyseme.config import BiLMConfig, CharacterConfig, WordConfig
 from polyseme.elmo import Elmo
@@ -172,6 +172,16 @@ def test_the_same_sentence_has_the_same_bits(precision, threads):
 
 def elmo_over(model: BiLM) -> Elmo:
     return Elmo(model, reader(model.config))
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_the_warm_state_is_the_models(name):
+    model = random_model(ARCHITECTURES[name])
+    words = reader(model.config)
+    markers = words.read([words.begin, words.end])
+    found, wanted = Engine(model).warm_state(markers), warm_state(model, markers)
+    compare(found.h, wanted.h, "float32")
+    compare(found.c, wanted.c, "float32")
 
 
 @pytest.mark.parametrize("inference", [True, False])

@@ -9,7 +9,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from polyseme.batching import warm_state
 from polyseme.characters import WordReader, distinct
 from polyseme.config import BiLMConfig
 from polyseme.engine import Engine
@@ -112,10 +111,10 @@ class Elmo:
         return self  # a constant
 
     def __getstate__(self) -> dict[str, object]:
-        return {name: value for name, value in self.__dict__.items() if name not in ("_lock", "_engines", "_warm")}
+        return {name: value for name, value in self.__dict__.items() if name not in ("_lock", "_engines")}
 
     def __setstate__(self, state: dict[str, object]) -> None:
-        self.__dict__.update(state, _lock=threading.Lock(), _engines={}, _warm=None)
+        self.__dict__.update(state, _lock=threading.Lock(), _engines={})
 
     def to(self, device: torch.device | str) -> "Elmo":
         """The same model on another device; this one stays where it is."""
@@ -152,7 +151,7 @@ class Elmo:
         with self._lock:
             if self._warm is None:
                 markers = self.reader.read([self.reader.begin, self.reader.end]).to(self.device)
-                self._warm = warm_state(self.model, markers)
+                self._warm = (self._engines.get("float32") or Engine(self.model)).warm_state(markers)
             return self._warm.clone()
 
     def characters(self, sentences: Iterable[Sentence], *, raw: bool = False) -> TokenIds:

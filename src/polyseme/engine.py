@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from polyseme.batching import WARM_LIMIT, WARM_TOLERANCE
 from polyseme.characters import Words
 from polyseme.kernels.recent import RecentVectors
 from polyseme.kernels.spelling import Speller
@@ -27,6 +28,8 @@ _BATCH_BYTES = 1 << 27
 _FEWEST_TOKENS, _MOST_TOKENS = 2048, 16384
 #: A batch that does not fit into memory is halved, but not below this many tokens.
 _SMALLEST_TOKENS = 16
+#: After how many empty sentences the warm state is looked at.
+_WARM_STRIDE = 20
 
 
 class Engine:
@@ -112,6 +115,26 @@ class Engine:
                         state.h[:, batch.rows] = batch.end.h.to(state.h)
                         state.c[:, batch.rows] = batch.end.c.to(state.c)
                 yield from batch.results()
+
+    @torch.inference_mode(False)
+    @torch.no_grad()
+    def warm_state(self, markers: Words) -> LSTMState:
+        """`batching.warm_state`: some empty sentences at a time, which are one long sentence when the state is carried."""
+        state = LSTMState.zeros(self.config.lstm, 1, device=self.device)
+        if self.config.warm == "zero":
+            return state
+        vectors = self._speller(markers)
+        for _ in range(WARM_LIMIT // _WARM_STRIDE):
+            self._read_empty(vectors, _WARM_STRIDE - 1, state)
+            before = state.clone()
+            self._read_empty(vectors, 1, state)
+            if max(float((state.h - before.h).abs().max()), float((state.c - before.c).abs().max())) <= WARM_TOLERANCE:
+                break
+        return state
+
+    def _read_empty(self, markers: Tensor, sentences: int, state: LSTMState) -> None:
+        for _ in self.encode(markers, [[0, 1] * sentences], state, layers=[0], batch_tokens=self.batch_tokens, carry=True):
+            pass
 
     @torch.inference_mode(False)
     @torch.no_grad()

@@ -208,7 +208,7 @@ class Scorer:
         markers = self.reader.read([self.reader.begin, self.reader.end]).to(self._device)
         start = LSTMState.zeros(self.model.config.lstm, 1, device=self._device)
         if state == "warm":
-            start = batching.warm_state(self.model, markers)
+            start = self._engine.warm_state(markers)
         top = self.model.config.lstm.layers
         for window in _windows(texts):
             names, index = distinct([[self.reader.begin, *sentence, self.reader.end] for _, sentence in window])

@@ -120,7 +120,7 @@ class AnswersModel(TaskModel[Question, Answer]):
         order = np.argsort(lengths, kind="stable")
         inputs, outputs = [], []
         for group in np.array_split(order, min(_GROUPS, len(order))):
-            texts = batch.texts.batch(numbers[group])
+            texts = batch.texts.batch(numbers[group].tolist())
             vectors = self.inputs(texts)
             inputs.append(vectors.input[texts.mask])
             if vectors.output is not None:
