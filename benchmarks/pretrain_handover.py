@@ -2,9 +2,9 @@
 
     python benchmarks/pretrain_handover.py RUN CORPUS HELDOUT --scratch FOLDER [--more 500000]
 
-RUN is a finished run of `polyseme pretrain`, with its checkpoint and its model. Three runs go on from there, over the same text
-and along a cosine made twice as long, so that the rate is one at which weights still move: from the checkpoint; from the model
-with its numbers rounded to 16 bits, as the bundled model is stored, the optimizer re-warmed; from it with a fresh optimizer.
+RUN is a finished run of `polyseme pretrain`, with its checkpoint and its model. Two runs go on from there, over the same text and
+along a cosine made twice as long, so that the rate is one at which weights still move: from the checkpoint, and from the model
+with its numbers rounded to 16 bits, as the bundled model is stored.
 """
 
 import argparse
@@ -17,13 +17,8 @@ from polyseme.pretraining.config import PretrainConfig
 from polyseme.pretraining.corpus import Corpus
 from polyseme.pretraining.handover import Start, copy_model, start_from
 from polyseme.pretraining.loop import pretrain
-from polyseme.pretraining.run import Run
 
 RESULTS = Path(__file__).parent / "results" / "pretrain_handover.json"
-
-
-def nothing(*arguments: object, **options: object) -> None:
-    """In place of Run.rewarm: an optimizer that knows nothing."""
 
 
 def main() -> None:
@@ -55,9 +50,7 @@ def main() -> None:
     shutil.copytree(options.run, options.scratch / "checkpoint")
     measure("from the checkpoint", options.scratch / "checkpoint", None)
     copy_model(options.run / "model", options.scratch / "model", dtype="float16")
-    measure("from the model", options.scratch / "warm", start_from(options.scratch / "model"))
-    Run.rewarm = nothing  # type: ignore[method-assign]
-    measure("from the model, fresh optimizer", options.scratch / "cold", start_from(options.scratch / "model"))
+    measure("from the model", options.scratch / "model run", start_from(options.scratch / "model"))
     RESULTS.write_text(json.dumps(found, indent=1) + "\n")
 
 

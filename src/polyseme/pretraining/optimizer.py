@@ -97,17 +97,11 @@ class Optimizer:
 
     @torch.no_grad()
     def extrapolate(self, updates: int, means: Mapping[str, float]) -> None:
-        """Makes what was gathered so far stand for `updates` updates.
+        """Makes what Adagrad has gathered so far stand for `updates` updates.
 
-        `means` are Adagrad's `gathered` of those updates, where they are known: early gradients are larger than late ones.
+        `means` are the `gathered` of those updates, where they are known: early gradients are larger than late ones.
         """
-        if not self.updates:
-            return
-        if self.config.name == "adamw":
-            for slot, beta in zip(self.slots, self.config.betas, strict=True):
-                for average in self.state[slot].values():
-                    average.div_(1 - beta**self.updates)  # no longer drawn towards their start at zero
-            self.updates = max(updates, self.updates)
+        if self.config.name != "adagrad" or not self.updates:
             return
         initial = self.config.initial_accumulator
         for name, accumulator in self.state["accumulator"].items():

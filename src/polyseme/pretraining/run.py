@@ -185,14 +185,14 @@ class Run:
         return forward, backward
 
     def rewarm(self, updates: int, means: Mapping[str, float], *, fresh_softmax: bool = False, windows: int = 100) -> None:
-        """Gives a new optimizer the state that `updates` updates would have left.
+        """Gives a new Adagrad the accumulators that `updates` updates would have left.
 
-        The gradients of the next windows are gathered without moving a weight. Adagrad's accumulators are then multiplied so
-        that their mean is as in `means` (by parameter), or by the number of updates; AdamW's averages are taken for those of
-        many updates. The windows are read again afterwards. Without this the first steps of a fresh optimizer would throw a
-        trained model far off. A fresh softmax keeps its own state, as it has far to go.
+        The gradients of the next windows are gathered without moving a weight, and what they gathered is multiplied so that
+        its mean is as in `means` (by parameter), or by the number of updates. The windows are read again afterwards. Without
+        this the rate of a fresh Adagrad would throw a trained model far off. A fresh softmax keeps its own accumulators, as it
+        has far to go. AdamW begins anew: averages warmed so were tried, and were worse, as they hold what is read next.
         """
-        if not updates:
+        if self.config.optimizer.name != "adagrad" or not updates:
             return
         position, carried, step = self.streams.state_dict(), self.carried, self.step
         softmax = [name for name in self.parameters if fresh_softmax and name.startswith("softmax.")]
