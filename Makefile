@@ -30,11 +30,14 @@ docs: .venv/stamp  ## the documentation, into site/
 	.venv/bin/python docs/api.py && .venv/bin/zensical build --clean --strict
 
 TEXT ?= ../shared/data/corpus/*.txt.xz
+HELDOUT ?= ../shared/data/corpus/heldout/*.txt.xz
 MORE ?= 10000000
 
-build/corpus: .venv/stamp
+build/corpus: | .venv/stamp
 	.venv/bin/polyseme prepare '$(TEXT)' --output $@
 
-train-more: .venv/stamp build/corpus  ## let the bundled model see MORE tokens of TEXT
+train-more: .venv/stamp build/corpus  ## let the bundled model see MORE tokens of TEXT, and measure it again on HELDOUT
 	.venv/bin/polyseme pretrain build/corpus --output build/train-more --from en-small --more $(MORE) \
 		--export src/polyseme/models/en-small --dtype float16
+	rm -r build/train-more
+	.venv/bin/python recipes/en_small_card.py '$(HELDOUT)'

@@ -360,6 +360,10 @@ def test_going_on_from_the_exported_model_alone(corpus: Corpus, tmp_path: Path):
     second = pretrain(more, corpus, tmp_path / "second", start=start, heldout=heldout, say=said.append)
     assert said[0].startswith("going on at 2,400 tokens, where the model's training left the text")
     assert second.steps == 70
+    again = start_from(tmp_path / "second" / "model").training
+    assert start.training is not None
+    assert again is not None
+    assert again["seconds"] > start.training["seconds"] > 0
     # Re-warmed accumulators: ten more steps make it no worse, as a fresh Adagrad's first steps would.
     assert second.heldout["average"] < first.heldout["average"] * 1.03
     left = load(saved(tmp_path / "first" / "checkpoints")[-1])[0]["optimizer/accumulator/lstm.forward_layers.0.bias"]

@@ -149,7 +149,7 @@ class _Loop:
     log: Log | None = None
     handle: int | None = None  # of the folder
     measured: dict[str, float] = field(default_factory=dict)
-    seconds: float = 0.0  # of earlier calls
+    seconds: float = 0.0  # of earlier calls, and of the model's training before this run
     log_bytes: int | None = None
     gathered: list[Step] = field(default_factory=list)
     began: float = 0.0
@@ -177,7 +177,10 @@ class _Loop:
         others = [path.name for path in self.folder.iterdir()] if self.folder.is_dir() else []
         if set(others) - {"config.json", "log.jsonl", "checkpoints", "tensorboard"}:
             raise InputError(f"{self.folder} holds {', '.join(sorted(others)[:3])} but no run; give an empty or a new folder.")
-        return [] if start is None else [take_up(self.run, start, freeze_steps=freeze_steps)]
+        if start is None:
+            return []
+        self.seconds = 0.0 if start.training is None else float(start.training["seconds"])
+        return [take_up(self.run, start, freeze_steps=freeze_steps)]
 
     def open(self, messages: list[str], *, tensorboard: bool) -> None:
         """Makes the folder, the log and the first checkpoint."""
