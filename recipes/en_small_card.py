@@ -52,8 +52,8 @@ elmo = polyseme.load("en-small")
 
 ## Training
 
-* {tokens:,} tokens per direction read ({passes:.2f} passes over the text), {step:,} steps, {hours:.1f} hours on two CPU cores that
-  other work shared.
+* {tokens:,} tokens per direction read ({passes:.2f} passes over the text), {step:,} steps, {hours:.1f} hours on two CPU cores
+  that other work shared.
 * {rows} rows × {unroll} positions a step, one shared stream, states carried; {negatives:,} negatives; dropout {dropout:g};
   products in {precision}.
 * {optimizer[name]}, rate {optimizer[learning_rate]:g}, warm-up {optimizer[warmup_steps]} steps, then {optimizer[schedule]} to
