@@ -57,7 +57,8 @@ elmo = polyseme.load("en-small")
 * {rows} rows × {unroll} positions a step, one shared stream, states carried; {negatives:,} negatives; dropout {dropout:g};
   products in {precision}.
 * {optimizer[name]}, rate {optimizer[learning_rate]:g}, warm-up {optimizer[warmup_steps]} steps, then {optimizer[schedule]} to
-  {optimizer[final_rate]:g} of it, gradients clipped at {optimizer[clip_norm]:g}; chosen by `benchmarks/pretrain_recipes.py`.
+  {optimizer[final_rate]:g} of it, gradients clipped at {optimizer[clip_norm]:g}; `benchmarks/pretrain_recipes.py`
+  compares it with others.
 * The whole recipe, and where in the text the training stands, is in `training.json`; `polyseme pretrain --from en-small` goes on
   from there.
 

@@ -109,8 +109,9 @@ def original(vocabulary_size: int) -> PretrainConfig:
 def en_small(vocabulary_size: int = 50_000) -> PretrainConfig:
     """The bundled English model: the small LSTM, a quarter of its filters, and what trains it best in little time.
 
-    One shared stream, 2,048 negatives, no dropout (no token is seen often), bfloat16 products, AdamW along a cosine: chosen
-    by benchmarks/pretrain_recipes.py.
+    One shared stream, 2,048 negatives, no dropout (no token is seen often), bfloat16 products, AdamW along a cosine, a softmax
+    that starts from the words' frequencies. benchmarks/pretrain_recipes.py compares it with others after a million tokens: there
+    a higher rate or a smaller batch is better still; for the many steps of a whole run these were taken as the safer ones.
     """
     config = small(vocabulary_size)
     return replace(
