@@ -55,13 +55,7 @@ def embed_corpus(
     if workers < 1:
         raise InputError(f"workers is {workers}; wanted at least 1.")
     place = Place(output)
-    done = 0
-
-    def advance(tokens: int) -> None:
-        nonlocal done
-        done += tokens
-        if report is not None:
-            report(done)
+    advance = adding(report)
 
     def alone(wanted: Iterable[Portion]) -> Iterator[Receipt]:
         for portion in wanted:
@@ -74,6 +68,19 @@ def embed_corpus(
 
     with place.held():
         return complete(reader, place, elmo, settings, alone if workers == 1 else together, overwrite=overwrite, advance=advance)
+
+
+def adding(report: Report | None) -> Callable[[int], None]:
+    """Tells `report` the sum of what it is called with."""
+    done = 0
+
+    def advance(tokens: int) -> None:
+        nonlocal done
+        done += tokens
+        if report is not None:
+            report(done)
+
+    return advance
 
 
 def complete(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from polyseme.bulk.parts import Receipt, make_part
 from polyseme.bulk.place import Place
 from polyseme.bulk.portions import Portion
-from polyseme.bulk.run import complete
+from polyseme.bulk.run import adding, complete
 from polyseme.bulk.settings import BulkSettings
 from polyseme.elmo import Elmo
 from polyseme.errors import InputError
@@ -161,13 +161,7 @@ def embed_on_ray(
     if not ray.is_initialized():
         ray.init(address=os.environ.get("RAY_ADDRESS"), log_to_driver=False, include_dashboard=False)
     place = Place(output if "://" in str(output) else Path(output).absolute())
-    done = 0
-
-    def advance(tokens: int) -> None:
-        nonlocal done
-        done += tokens
-        if report is not None:
-            report(done)
+    advance = adding(report)
 
     def make(wanted: Iterable[Portion]) -> Iterator[Receipt]:
         for receipt in _made_on_ray(wanted, elmo, settings, place, workers):
