@@ -52,13 +52,12 @@ elmo = polyseme.load("en-small")
 
 ## Training
 
-* {tokens:,} tokens per direction read ({passes:.2f} passes over the text), {step:,} steps, {hours:.1f} hours on two CPU cores
-  that other work shared.
+* {tokens:,} tokens per direction read ({passes:.2f} passes over the text), {step:,} steps, {time}.
 * {rows} rows × {unroll} positions a step, one shared stream, states carried; {negatives:,} negatives; dropout {dropout:g};
   products in {precision}.
 * {optimizer[name]}, rate {optimizer[learning_rate]:g}, warm-up {optimizer[warmup_steps]} steps, then {optimizer[schedule]} to
-  {optimizer[final_rate]:g} of it, gradients clipped at {optimizer[clip_norm]:g}; `benchmarks/pretrain_recipes.py`
-  compares it with others.
+  {optimizer[final_rate]:g} of it, decay {optimizer[weight_decay]:g}, gradients clipped at {optimizer[clip_norm]:g};
+  `benchmarks/pretrain_recipes.py` compares it with others.
 * The whole recipe, and where in the text the training stands, is in `training.json`; `polyseme pretrain --from en-small` goes on
   from there.
 
@@ -109,7 +108,13 @@ def card(model: Path, found: dict[str, Any]) -> str:
         f"| {found[f'bits_per_character_{name}']:.3f} |"
         for name in ("forward", "backward", "average")
     ]
-    values = {**facts["recipe"], **facts, **found, "hours": facts["seconds"] / 3600}
+    time = f"{facts['seconds'] / 60:.0f} minutes of computing"
+    if "hardware" in facts:  # where recipes/pretrain_cuda.py trained it
+        time = (
+            f"{facts['seconds'] / 60:.0f} minutes\n  on an {facts['hardware']}, the last 15 % of them with the full softmax\n"
+            f"  (`python recipes/pretrain_cuda.py CORPUS HELDOUT OUT --seconds {facts['seconds'] // 10 * 10:.0f}`)"
+        )
+    values = {**facts["recipe"], **facts, **found, "time": time}
     return CARD.format_map({**values, "architecture": "\n".join(architecture), "perplexities": "\n".join(rows)})
 
 

@@ -2,12 +2,12 @@
 
     python recipes/pretrain_cuda.py CORPUS HELDOUT OUT --model en-small --seconds 1000
 
-Short runs choose among learning rates, then the long run follows. CORPUS and HELDOUT were written by `polyseme prepare`.
+CORPUS and HELDOUT were written by `polyseme prepare`. OUT is the model's folder, in 16 bits; it is written anew every few
+minutes, and `polyseme pretrain --from OUT` goes on from it. Given several --rates, short runs choose among them first.
 
-On a GPU the step is a matter of launches, not of arithmetic: a step of 20,480 positions takes about 100 ms when Python
-launches each kernel, 18 ms when a graph replays them. A graph needs sizes that never change, so distinct words are padded
-to a fixed number, and the corpus is dealt on the device: every pass shuffles the sentences and cuts the stream into as
-many pieces as there are rows.
+On a GPU the step is a matter of launches, not of arithmetic, so all of its kernels are replayed from one graph. A graph needs
+sizes that never change: distinct words are padded to a fixed number and lie by length, and the corpus is dealt on the device:
+every pass shuffles the sentences and cuts the stream into as many pieces as there are rows.
 """
 
 import argparse
@@ -26,14 +26,19 @@ from polyseme.characters import ByteScheme, WordReader, Words
 from polyseme.model import BiLM, initialise
 from polyseme.pretraining.config import OptimizerConfig, PretrainConfig, en_small, medium, original
 from polyseme.pretraining.corpus import Corpus, CorpusWords
+from polyseme.pretraining.handover import TRAINING_FORMAT, write_trained
 from polyseme.pretraining.losses import Draw, sample_log_uniform, sampled_loss
+from polyseme.pretraining.run import start_from_frequencies
 from polyseme.pretraining.step import CarriedState, TrainingStep
+from polyseme.weights.checkpoint import Checkpoint
 
 DEVICE = "cuda"
 #: Distinct words a window may hold, as a share of its positions; a window with more is left out and counted.
-DISTINCT_SHARE = 0.48
+DISTINCT_SHARE = 0.42
+#: This share of them, at least, has so few characters, its two marks among them; else the window is left out, too.
+SHORT_SHARE, SHORT = 0.9375, 15
 #: Part of the time, at its end, that runs on the full softmax.
-FULL_SHARE = 0.25
+FULL_SHARE = 0.15
 
 
 def log(**values: object) -> None:
@@ -51,10 +56,14 @@ class DeviceCorpus:
         self.begin, self.end = corpus.begin, corpus.end
         self.vocabulary = corpus.vocabulary(vocabulary_size)
         self.targets = torch.from_numpy(corpus.table(self.vocabulary).astype(np.int64)).to(DEVICE)
+        self.counted = corpus.counted(self.vocabulary)
         ids = np.arange(len(corpus.lexicon) + 2)
         reader = CorpusWords(corpus, WordReader(ByteScheme(), None))
         parts = [reader.read(part).characters for part in np.array_split(ids, 64)]
         self.characters = torch.cat([part.to(torch.int16) for part in parts if part is not None]).to(DEVICE)
+        # Where each word's padding begins.
+        places = torch.arange(1, self.characters.shape[1] + 1, device=DEVICE, dtype=torch.int16)
+        self.lengths = ((self.characters != self.characters[:, -1:]) * places).amax(dim=1)
 
     def stream(self, order: torch.Tensor, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Inputs and targets (lexicon ids) of all sentences in this order: [directions, rows, time], cut to whole rows.
@@ -86,12 +95,16 @@ class GraphStep:
 
     def __init__(self, model: BiLM, config: PretrainConfig, corpus: DeviceCorpus, *, distinct: int) -> None:
         self.config, self.corpus, self.distinct = config, corpus, distinct
-        self.step = TrainingStep(model, config, device=DEVICE, fixed_shapes=True)
-        assert config.model.characters is not None
+        characters = config.model.characters
+        assert characters is not None
         assert config.model.vocabulary_size is not None
+        self.short = int(distinct * SHORT_SHARE)
+        enough = SHORT + max(width for width, _ in characters.filters)
+        groups = (self.short, enough), (distinct - self.short, characters.max_characters)
+        self.step = TrainingStep(model, config, device=DEVICE, groups=groups)
         self.size = config.model.vocabulary_size
         shape = (2, config.rows, config.unroll)
-        self.words = torch.zeros(distinct, config.model.characters.max_characters, dtype=torch.int64, device=DEVICE)
+        self.words = torch.zeros(distinct, characters.max_characters, dtype=torch.int64, device=DEVICE)
         self.index = torch.zeros(shape, dtype=torch.int64, device=DEVICE)
         self.targets = torch.zeros(shape, dtype=torch.int64, device=DEVICE)
         self.state = CarriedState.zeros(config.model.lstm, config.rows, device=DEVICE)
@@ -103,9 +116,10 @@ class GraphStep:
         optimizer = config.optimizer
         self.rate = torch.tensor(0.0, device=DEVICE)
         self.parameters = list(model.parameters())
+        matrices, others = ([p for p in self.parameters if (p.ndim > 1) == matrix] for matrix in (True, False))
         self.optimizer = torch.optim.AdamW(
-            self.parameters, lr=self.rate, betas=optimizer.betas, eps=optimizer.epsilon,
-            weight_decay=optimizer.weight_decay, fused=True, capturable=True,
+            [{"params": matrices, "weight_decay": optimizer.weight_decay}, {"params": others, "weight_decay": 0.0}],
+            lr=self.rate, betas=optimizer.betas, eps=optimizer.epsilon, fused=True, capturable=True,
         )  # fmt: skip
         self.losses = torch.zeros(3, device=DEVICE)
         self.norm = torch.zeros((), device=DEVICE)
@@ -179,7 +193,10 @@ class GraphStep:
         if len(found) > self.distinct:
             return None
         padded = F.pad(found, (0, self.distinct - len(found)), value=int(self.corpus.begin))
-        words = self.corpus.characters[padded].long()
+        lengths, order = self.corpus.lengths[padded].sort(stable=True)
+        if int(lengths[self.short - 1]) > SHORT:
+            return None
+        words, index = self.corpus.characters[padded[order]].long(), order.argsort()[index]
         wanted = self.corpus.targets[targets]
         if self.config.negatives is None:
             return words, index, wanted, None, None, None
@@ -219,16 +236,19 @@ def heldout_perplexity(model: BiLM, config: PretrainConfig, heldout: DeviceCorpu
     return {"forward": math.exp(forward), "backward": math.exp(backward), "average": math.exp((forward + backward) / 2)}
 
 
-def configuration(name: str, *, rate: float, rows: int, unroll: int, negatives: int, dropout: float) -> PretrainConfig:
+def configuration(
+    name: str, *, rate: float, decay: float, rows: int, unroll: int, negatives: int, dropout: float
+) -> PretrainConfig:
     """The complete configuration of a run."""
     base = {"en-small": en_small, "medium": medium, "original": original}[name](50_000)
     optimizer = OptimizerConfig(
-        name="adamw", learning_rate=rate, betas=(0.9, 0.99), weight_decay=0.0, schedule="cosine", warmup_steps=400,
+        name="adamw", learning_rate=rate, betas=(0.9, 0.99), weight_decay=decay, schedule="cosine", warmup_steps=400,
         final_rate=0.02, clip_norm=1.0,
     )  # fmt: skip
+    model = replace(base.model, tokenization="penn")
     return replace(
-        base, optimizer=optimizer, rows=rows, unroll=unroll, negatives=negatives, dropout=dropout, loss_scale=1.0,
-        streams="shared", precision="bfloat16",
+        base, model=model, optimizer=optimizer, rows=rows, unroll=unroll, negatives=negatives, dropout=dropout, loss_scale=1.0,
+        streams="shared", start="unigram", precision="bfloat16",
     )  # fmt: skip
 
 
@@ -237,22 +257,22 @@ def train(
 ) -> dict[str, float]:
     """Trains for this long. The rate follows the clock, so that the schedule ends when the time does.
 
-    The last `FULL_SHARE` of the time runs on the full softmax, which costs twice as much a step and ends lower.
+    The last `FULL_SHARE` of the time runs on the full softmax, which costs three times as much a step and ends lower.
     """
     began = time.time()
     torch.manual_seed(config.seed)
     rng = np.random.default_rng(config.seed)
     model = BiLM(config.model)
     initialise(model, torch.Generator().manual_seed(config.seed))
+    start_from_frequencies(model, corpus.counted)
     model.to(DEVICE)
     step = GraphStep(model, config, corpus, distinct=-(-int(config.rows * config.unroll * DISTINCT_SHARE) // 256) * 256)
     order = torch.Generator(device=DEVICE).manual_seed(config.seed)
     preparing = torch.cuda.Stream()
     name = f"{config.optimizer.learning_rate:g}"
-    steps, passes, skipped, saved = 0, 0, 0, time.time()
+    steps, skipped, saved = 0, 0, time.time()
 
     def windows() -> Iterator[tuple | None]:
-        nonlocal passes
         while True:
             shuffled = torch.randperm(len(corpus.offsets) - 1, generator=order, device=DEVICE)
             inputs, targets = corpus.stream(shuffled, config.rows)
@@ -262,10 +282,10 @@ def train(
                 with torch.cuda.stream(preparing):
                     ready = step.prepare(inputs[:, :, part], targets[:, :, part], rng)
                 yield ready
-            passes += 1
 
     def facts() -> dict[str, float]:
-        return {"steps": steps, "tokens": steps * config.rows * config.unroll, "passes": passes, "seconds": time.time() - began}
+        tokens = steps * config.rows * config.unroll
+        return {"steps": steps, "tokens": tokens, "passes": tokens / corpus.corpus.positions, "seconds": time.time() - began}
 
     stream = windows()
     ready = next(stream)
@@ -295,29 +315,37 @@ def train(
             saved = time.time()
             result = heldout_perplexity(model, config, heldout, corpus)
             log(rate=name, event="heldout", **facts(), **result)
-            save(model, config, out, **facts(), **result)
+            save(model, config, corpus, out, facts(), result)
     result = heldout_perplexity(model, config, heldout, corpus)
     log(rate=name, event="heldout", **facts(), **result)
     if out is not None:
-        save(model, config, out, **facts(), **result)
+        save(model, config, corpus, out, facts(), result)
     return result
 
 
-def save(model: BiLM, config: PretrainConfig, out: Path, **facts: float) -> None:
-    """Weights as float16, each file under 16 MB, written beside and renamed."""
-    out.mkdir(parents=True, exist_ok=True)
-    tensors = {key: value.detach().half().cpu().numpy() for key, value in model.state_dict().items()}
-    parts: list[dict[str, np.ndarray]] = [{}]
-    for key, value in tensors.items():
-        pieces = np.array_split(value, -(-value.nbytes // 14_000_000)) if value.nbytes > 14_000_000 else [value]
-        for number, piece in enumerate(pieces):
-            if sum(a.nbytes for a in parts[-1].values()) + piece.nbytes > 15_500_000:
-                parts.append({})
-            parts[-1][f"{key}|{number}"] = piece
-    for number, part in enumerate(parts):
-        np.savez(out / "partial.npz", **part)
-        (out / "partial.npz").rename(out / f"weights-{number}.npz")
-    (out / "facts.json").write_text(json.dumps({"config": config.to_dict(), **facts}))
+def save(
+    model: BiLM, config: PretrainConfig, corpus: DeviceCorpus, out: Path, facts: dict[str, float], heldout: dict[str, float]
+) -> None:
+    """The model's folder. Who goes on from it reads the sentences of a shuffle of their own, from the same place on.
+
+    Nobody without such a device can hold all rows at once: the recipe that is written adds up the gradients of an eighth each.
+    """
+    tokens = int(facts["tokens"])
+    recipe = replace(config, tokens=tokens, accumulate=8)
+    position = {
+        "identity": {"dealt": "by recipes/pretrain_cuda.py", "corpus": corpus.corpus.digest},
+        "dealers": [{"pulled": round(facts["passes"] * corpus.corpus.sentences)}],
+    }
+    training = {
+        **TRAINING_FORMAT, "recipe": recipe.to_dict(), "step": int(facts["steps"]), "tokens": tokens,
+        "updates": int(facts["steps"]), "gathered": {}, "passes": facts["passes"], "position": position,
+        "seconds": facts["seconds"], "hardware": torch.cuda.get_device_name(), "heldout": heldout,
+    }  # fmt: skip
+    tensors = {name: parameter.detach().cpu() for name, parameter in model.named_parameters()}
+    checkpoint = Checkpoint(
+        config=config.model, tensors=tensors, vocabulary=corpus.vocabulary, metadata={"tokens": f"{tokens:,}"}
+    )
+    write_trained(checkpoint, out, training, dtype="float16")
 
 
 def main() -> None:
@@ -328,21 +356,24 @@ def main() -> None:
     parser.add_argument("out")
     parser.add_argument("--model", default="en-small", choices=["en-small", "medium", "original"])
     parser.add_argument("--seconds", type=float, default=1000, help="of the long run")
-    parser.add_argument("--rates", default="2e-3,4e-3,8e-3", help="learning rates to try")
+    parser.add_argument("--rates", default="4e-3", help="learning rates to try, with commas between")
     parser.add_argument("--search", type=float, default=35, help="seconds for each")
     parser.add_argument("--rows", type=int, default=1024)
     parser.add_argument("--unroll", type=int, default=20)
     parser.add_argument("--negatives", type=int, default=2048)
     parser.add_argument("--dropout", type=float, default=0.0)
+    parser.add_argument("--decay", type=float, default=0.01, help="of matrices, times the rate")
     options = parser.parse_args()
+    # Pieces of a step are worked off in this thread: another would not launch into the stream that is captured.
+    torch.set_num_threads(1)
     torch.backends.cuda.matmul.allow_tf32 = True
     began = time.time()
     corpus, heldout = DeviceCorpus(options.corpus, 50_000), DeviceCorpus(options.heldout, 50_000)
     log(event="corpus", seconds=time.time() - began, tokens=len(corpus.tokens), heldout=len(heldout.tokens))
     configs = [
         configuration(
-            options.model, rate=float(rate), rows=options.rows, unroll=options.unroll, negatives=options.negatives,
-            dropout=options.dropout,
+            options.model, rate=float(rate), decay=options.decay, rows=options.rows, unroll=options.unroll,
+            negatives=options.negatives, dropout=options.dropout,
         )
         for rate in options.rates.split(",")
     ]  # fmt: skip

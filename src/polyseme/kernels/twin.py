@@ -82,8 +82,8 @@ def cell_backward_into(
 
 def maxima(results: Float[Tensor, "words positions filters"]) -> tuple[Float[Tensor, "words filters"], Tensor]:
     """The largest result of all positions in float32, and the first position that has it."""
-    best, at = results.float().max(dim=1)
-    return best, at
+    best, at = results.max(dim=1)
+    return best.float(), at
 
 
 def maxima_backward(
@@ -102,8 +102,10 @@ def maxima_backward(
     dkernel = dresults.flatten(0, 1).T @ windows.flatten(0, 1)
     dwindows = dresults @ kernel
     dembedded = torch.zeros_like(embedded)
-    for position in range(dwindows.shape[1]):
-        dembedded[:, position * step : position * step + reach] += dwindows[:, position]
+    # The first parts of all windows lie side by side, and so do the second parts, one part further on.
+    parts = dembedded.unflatten(1, (-1, step))
+    for number, part in enumerate(dwindows.split(step, dim=2)):
+        parts[:, number : number + part.shape[1]] += part
     return dembedded, dkernel
 
 
@@ -118,8 +120,8 @@ def sampled_error(
     In each row the column `hits` does not count; -1 is none.
     """
     logits = logits.float() + shift
-    rows = torch.arange(len(hits), device=hits.device)[hits >= 0]
-    logits[rows, hits[rows]] = -torch.inf
+    place = hits.clamp(min=0)[:, None]
+    logits.scatter_(1, place, torch.where(hits[:, None] >= 0, -torch.inf, logits.gather(1, place)))
     norm = torch.logaddexp(logits.logsumexp(dim=1), wanted)
     return (logits - norm[:, None]).exp(), norm
 

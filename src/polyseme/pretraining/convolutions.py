@@ -21,6 +21,10 @@ from polyseme.kernels.training import maxima as largest
 from polyseme.kernels.training import maxima_backward
 from polyseme.kernels.workers import side_by_side
 
+#: Words of each group and how much of the character axis they need, as `trim` has it: the words come in this order, and the
+#: caller answers for their lengths.
+Groups = tuple[tuple[int, int], ...]
+
 _GROUPS = 4
 
 
@@ -113,22 +117,25 @@ def maxima(
     *,
     dtype: torch.dtype = torch.float32,
     rows: int | None = None,
-    fixed_shapes: bool = False,
+    groups: Groups | None = None,
 ) -> Float[Tensor, "rows filters"]:
     """The maximum of every filter over all positions, padding included, in float32; `dtype` is that of the products.
 
     `rows`: how many the result has, if more than words: those beyond are filled with anything and must not be used.
-    `fixed_shapes`: the words stay one group and the character axis stays whole, whatever the words are.
+    `groups`: the sizes of the groups of words worked off together, where they may not depend on the words (see Groups).
     """
     rows = len(ids) if rows is None or not len(ids) else rows
     parameters: list[Tensor] = []
     for convolution in convolutions:
         assert convolution.bias is not None
         parameters += [convolution.weight, convolution.bias]
-    groups, order = (ids,), torch.arange(len(ids), device=ids.device)
-    if not fixed_shapes and len(ids):
-        groups, order = by_length(ids, max(int(convolution.kernel_size[0]) for convolution in convolutions))
-    return _Maxima.apply(embedding, groups, order, rows, dtype, *parameters)
+    parts, order = (ids,), torch.arange(len(ids), device=ids.device)
+    if groups is not None:
+        found = ids.split([words for words, _ in groups])
+        parts = tuple(part[:, :characters] for part, (_, characters) in zip(found, groups, strict=True))
+    elif len(ids):
+        parts, order = by_length(ids, max(int(convolution.kernel_size[0]) for convolution in convolutions))
+    return _Maxima.apply(embedding, parts, order, rows, dtype, *parameters)
 
 
 def by_length(

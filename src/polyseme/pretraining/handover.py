@@ -21,7 +21,7 @@ from polyseme.weights.files import replacing_folder
 from polyseme.weights.native import FILES, Dtype, write_native
 
 TRAINING = "training.json"
-_FORMAT, _VERSION = "polyseme training", 1
+TRAINING_FORMAT = {"format": "polyseme training", "version": 1}
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,7 @@ class Start:
 def training_facts(run: Run, *, seconds: float, heldout: dict[str, float]) -> dict[str, Any]:
     """The contents of training.json."""
     return {
-        "format": _FORMAT,
-        "version": _VERSION,
+        **TRAINING_FORMAT,
         "recipe": run.config.to_dict(),
         "step": run.step,
         "tokens": run.tokens,
@@ -68,7 +67,12 @@ def export(run: Run, folder: str | Path, facts: dict[str, Any]) -> None:
         characters=run.lists.characters,
         metadata=metadata,
     )
-    _write(checkpoint, Path(folder), json.dumps(facts, indent=1) + "\n", dtype="float32", card=None)
+    write_trained(checkpoint, folder, facts)
+
+
+def write_trained(checkpoint: Checkpoint, folder: str | Path, facts: dict[str, Any], *, dtype: Dtype = "float32") -> None:
+    """Writes a model and what training.json is to hold."""
+    _write(checkpoint, Path(folder), json.dumps(facts, indent=1) + "\n", dtype=dtype, card=None)
 
 
 def copy_model(model: Path, target: str | Path, *, dtype: Dtype) -> None:
@@ -123,8 +127,8 @@ def _training(path: str | Path) -> dict[str, Any] | None:
         values = json.loads((folder / TRAINING).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise WeightsError(f"{folder / TRAINING} is damaged ({error}); delete it to start without its record.") from error
-    if values.get("format") != _FORMAT or values.get("version") != _VERSION:
-        raise WeightsError(f"{folder / TRAINING}: wanted format {_FORMAT!r}, version {_VERSION}.")
+    if any(values.get(key) != wanted for key, wanted in TRAINING_FORMAT.items()):
+        raise WeightsError(f"{folder / TRAINING}: wanted format {TRAINING_FORMAT['format']!r}, version 1.")
     return values
 
 

@@ -21,7 +21,7 @@ from polyseme.kernels.workers import side_by_side
 from polyseme.lstm import LSTMLayer
 from polyseme.model import BiLM
 from polyseme.pretraining.config import PretrainConfig
-from polyseme.pretraining.convolutions import maxima
+from polyseme.pretraining.convolutions import Groups, maxima
 from polyseme.pretraining.highways import highway, linear
 from polyseme.pretraining.losses import Draw, full_loss, sampled_loss
 from polyseme.pretraining.recurrence import layer_window
@@ -74,9 +74,9 @@ class TrainingStep:
     """
 
     def __init__(
-        self, model: BiLM, config: PretrainConfig, *, device: torch.device | str = "cpu", fixed_shapes: bool = False
+        self, model: BiLM, config: PretrainConfig, *, device: torch.device | str = "cpu", groups: Groups | None = None
     ) -> None:
-        """`fixed_shapes`: no size may depend on the values read, as a CUDA graph needs; the character axis stays whole."""
+        """`groups`: how the words lie by length, where no size may depend on the values read, as in a CUDA graph."""
         if not config.model.lstm.bidirectional:
             raise InputError("pretraining needs a bidirectional model; BiLMConfig.lstm.bidirectional is false.")
         self.model = model.to(device)
@@ -85,7 +85,7 @@ class TrainingStep:
         if self.device.type == "cpu":
             keep_freed()
         self.dtype = torch.bfloat16 if config.precision == "bfloat16" else torch.float32
-        self.fixed_shapes = fixed_shapes
+        self.groups = groups
         self.sparse: dict[str, SparseRows] = {}
         self._found: dict[tuple[int, str], SparseRows] = {}
 
@@ -157,9 +157,7 @@ class TrainingStep:
             assert words.characters is not None
             cnn = encoder.characters
             convolutions = [layer for layer in cnn.convolutions if isinstance(layer, nn.Conv1d)]
-            best = maxima(
-                cnn.embedding, convolutions, words.characters, dtype=self.dtype, rows=rows, fixed_shapes=self.fixed_shapes
-            )
+            best = maxima(cnn.embedding, convolutions, words.characters, dtype=self.dtype, rows=rows, groups=self.groups)
             x = cnn.activation(best)
             for layer in cnn.highways:
                 assert isinstance(layer, Highway)
