@@ -281,14 +281,14 @@ def entailment() -> list[Row]:
 
 
 def semantic_roles() -> list[Row]:
-    """PropBank over English EWT. Full size: 8 layers of 300, Adadelta, 500 epochs; here 4 of 128, Adam, 3 epochs.
+    """PropBank over English EWT. Full size: 8 layers of 300, Adadelta, 500 epochs; here 4 of 128, Adam, 5 epochs.
 
     With shares of the training data there are more epochs.
     """
     config = TaskConfig(
         model=RolesConfig(hidden=128, layers=4, indicator=50, finder=50),
         inputs=InputsConfig(spelling=SpellingConfig(filters=((3, 64),)), dropout=0.2),
-        fit=FitConfig(epochs=3, patience=3, batch=64, learning_rate=0.002),
+        fit=FitConfig(epochs=5, patience=3, batch=64, learning_rate=0.002),
     )
     whole = Row(
         name="roles",
@@ -334,12 +334,12 @@ def coreference() -> list[Row]:
 def answers() -> list[Row]:
     """SQuAD: the train sample and 32 articles of the development set, 4 others for dev, 12 for test (recipes/answers_split.py).
 
-    Full size: LSTMs of 90, dense layers of 180, Adadelta, 24 epochs of batches of 45; here 50 and 100, Adam, 4 epochs, of 30.
+    Full size: LSTMs of 90, dense layers of 180, Adadelta, 24 epochs of batches of 45; here 50 and 100, Adam, 8 epochs, of 30.
     """
     config = TaskConfig(
         model=AnswersConfig(hidden=50, dense=100),
         inputs=InputsConfig(words=WordConfig(unknown="zero"), spelling=SpellingConfig(dim=16, filters=((5, 50),))),
-        fit=FitConfig(epochs=4, patience=2, batch=30, learning_rate=0.002),
+        fit=FitConfig(epochs=8, patience=3, batch=30, learning_rate=0.002),
     )
     row = Row(
         name="answers",
