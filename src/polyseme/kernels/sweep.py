@@ -5,6 +5,7 @@ after the other. What a layer reads is multiplied by its input weights several s
 cache; only the recurrent product and the projection are done step by step.
 """
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -18,6 +19,7 @@ from torch import Tensor
 from polyseme.config import LSTMConfig
 from polyseme.kernels import Kernel, _Forward, cell_forward, in_use, run
 from polyseme.kernels.products import PackedWeight, rounded
+from polyseme.kernels.steps import MOST_ROWS, FewSteps
 from polyseme.lstm import LSTMLayer
 
 Precision = Literal["float32", "bfloat16"]
@@ -111,6 +113,10 @@ class LayerSweep:
             added = self._input.product(x[first : first + few_sizes(starts[end] - first)])
             for now in range(step, end):
                 count, start = counts[now], starts[now]
+                if count <= MOST_ROWS and (few := self._few_steps) is not None:
+                    few(counts[now:end], before, added[start - first :], c, hidden[start:])
+                    before = hidden[starts[end - 1] :]
+                    break
                 size = few_sizes(count)
                 gates = self._recurrent.product(before[:size])
                 if self._projection is None:
@@ -123,6 +129,12 @@ class LayerSweep:
                 before = hidden[start:]
             step = end
         return hidden
+
+    @functools.cached_property
+    def _few_steps(self) -> FewSteps | None:
+        """What reads few rows, made when they first come."""
+        kernel = in_use() if self._bias.device.type == "cpu" else "torch"
+        return FewSteps.of(self._recurrent, self._projection, self._bias, self.config, kernel)
 
     def _chunk(self, counts: Sequence[int], starts: Sequence[int], step: int) -> int:
         """The step before which to stop multiplying inputs."""
