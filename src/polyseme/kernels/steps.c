@@ -25,7 +25,7 @@ typedef struct {
 
 typedef struct {
     Weight weight;
-    int64_t rows;           /* at most ROWS */
+    int64_t rows;
     const void *x;          /* rows x inputs */
     void *out;              /* rows x outputs */
     float limit;            /* of the absolute value of what is written */
@@ -35,7 +35,7 @@ typedef struct {
 typedef struct {
     Weight recurrent, projection; /* projection.blocks is NULL where there is none */
     int64_t steps, dim, width;
-    const int64_t *counts;  /* how many rows each step has, at most ROWS, never more than the step before */
+    const int64_t *counts;  /* how many rows each step has, never more than the step before */
     const void *before;     /* rows x width: the state before */
     const void *added;      /* 4*dim for each row of each step: their inputs' part of the gates */
     const float *bias;      /* 4*dim */
@@ -111,37 +111,40 @@ AVX512_DOTS static inline __attribute__((always_inline)) void tile_dots(const ch
 }
 #endif
 
-/* The body of `product` with one of the tiles; the number of rows is a constant for the compiler. */
+/* The body of a product with one of the tiles. A block is read once; ROWS rows at a time, a number the compiler knows. */
 #define BLOCKS(TILE)                                                                                            \
     float total[ROWS][BLOCK], sum[ROWS][BLOCK];                                                                 \
     const Weight *weight = &a->weight;                                                                          \
-    const int64_t size = bf16 ? 2 : 4, stride = weight->inputs;                                                 \
+    const int64_t size = bf16 ? 2 : 4, stride = weight->inputs, section = weight->section;                      \
     for (int64_t at = 0; at < weight->outputs; at += BLOCK) {                                                   \
-        for (int64_t from = 0; from < weight->inputs; from += weight->section) {                                \
-            const char *w = (const char *)weight->blocks + (at * weight->depth + from * BLOCK) * size;          \
-            const char *x = (const char *)a->x + from * size;                                                   \
-            int64_t n = weight->inputs - from < weight->section ? weight->inputs - from : weight->section;      \
-            float(*to)[BLOCK] = from ? sum : total;                                                             \
-            switch (a->rows) {                                                                                  \
-            case 1: TILE(w, x, stride, n, 1, bf16, to); break;                                                  \
-            case 2: TILE(w, x, stride, n, 2, bf16, to); break;                                                  \
-            case 3: TILE(w, x, stride, n, 3, bf16, to); break;                                                  \
-            default: TILE(w, x, stride, n, 4, bf16, to);                                                        \
+        const char *block = (const char *)weight->blocks + at * weight->depth * size;                           \
+        for (int64_t row = 0; row < a->rows; row += ROWS) {                                                     \
+            int rows = a->rows - row < ROWS ? (int)(a->rows - row) : ROWS;                                      \
+            for (int64_t from = 0; from < weight->inputs; from += section) {                                    \
+                const char *w = block + from * BLOCK * size, *x = (const char *)a->x + (row * stride + from) * size; \
+                int64_t n = weight->inputs - from < section ? weight->inputs - from : section;                  \
+                float(*to)[BLOCK] = from ? sum : total;                                                         \
+                switch (rows) {                                                                                 \
+                case 1: TILE(w, x, stride, n, 1, bf16, to); break;                                              \
+                case 2: TILE(w, x, stride, n, 2, bf16, to); break;                                              \
+                case 3: TILE(w, x, stride, n, 3, bf16, to); break;                                              \
+                default: TILE(w, x, stride, n, 4, bf16, to);                                                    \
+                }                                                                                               \
+                for (int r = 0; from && r < rows; r++)                                                          \
+                    for (int k = 0; k < BLOCK; k++) total[r][k] += sum[r][k];                                   \
             }                                                                                                   \
-            for (int64_t r = 0; from && r < a->rows; r++)                                                       \
-                for (int k = 0; k < BLOCK; k++) total[r][k] += sum[r][k];                                       \
+            deliver(a, at, row, rows, bf16, total);                                                             \
         }                                                                                                       \
-        deliver(a, at, bf16, total);                                                                            \
     }
 
-INLINE void deliver(const Product *a, int64_t at, const int bf16, float out[ROWS][BLOCK]) {
+INLINE void deliver(const Product *a, int64_t at, int64_t row, int rows, const int bf16, float total[ROWS][BLOCK]) {
     int64_t n = a->weight.outputs - at < BLOCK ? a->weight.outputs - at : BLOCK;
-    for (int64_t r = 0; r < a->rows; r++) {
-        void *row = (void *)row_of(a->out, r, a->weight.outputs, bf16);
-        float *to = place(row, at, bf16, out[r]);
+    for (int r = 0; r < rows; r++) {
+        void *out = (void *)row_of(a->out, row + r, a->weight.outputs, bf16);
+        float *to = place(out, at, bf16, total[r]);
 #pragma omp simd
-        for (int64_t k = 0; k < n; k++) to[k] = within(out[r][k], -a->limit, a->limit);
-        give(row, at, bf16, out[r], n);
+        for (int64_t k = 0; k < n; k++) to[k] = within(total[r][k], -a->limit, a->limit);
+        give(out, at, bf16, total[r], n);
     }
 }
 

@@ -1,12 +1,14 @@
 """The steps of an LSTM layer for few rows in one call of a C function, which reads the weights where oneDNN laid them out.
 
-Step by step, a product of few rows costs more for being asked for than for being computed. steps.c computes all steps without
-coming back. It knows one layout, and adds in the order of oneDNN, so that a row has the same bits whatever other rows there are.
-Neither is promised by oneDNN: both are tried out first, and where they are not found the usual products serve.
+Step by step, a product of few rows costs more for being asked for than for being computed, and threads that ask by turns wait
+for each other. steps.c computes all steps without coming back. It knows one layout, and adds in the order of oneDNN, so that a
+row has the same bits whatever other rows there are. Neither is promised by oneDNN: both are tried out first, and where they are
+not found the usual products serve.
 """
 
 import ctypes
 import functools
+import threading
 from collections.abc import Sequence
 from typing import Final, Literal
 
@@ -18,9 +20,8 @@ from polyseme.config import LSTMConfig
 from polyseme.kernels import Kernel, library, run
 from polyseme.kernels.products import PackedWeight
 
-#: How many rows the C function takes.
-MOST_ROWS: Final = 4
 _BLOCK: Final = 64
+_TRYING = threading.Lock()
 
 
 class _Weight(ctypes.Structure):
@@ -51,31 +52,34 @@ class _Steps(ctypes.Structure):
 
 
 class FewSteps:
-    """One layer of one direction for at most MOST_ROWS rows; `FewSteps.of` makes it where that is possible."""
+    """One layer of one direction; `FewSteps.of` makes it where that is possible. Any number of rows will do."""
 
     def __init__(
-        self, recurrent: _Weight, projection: _Weight, bias: Float[Tensor, "gates"], config: LSTMConfig, dtype: torch.dtype,
-        kernel: Kernel,
-    ) -> None:  # fmt: skip
-        self._weights, self._bias, self._config, self._dtype, self._kernel = (recurrent, projection), bias, config, dtype, kernel
-        self._limits = limit_of(config.cell_clip), limit_of(config.projection_clip, dtype)
+        self, weights: Sequence[_Weight], bias: Float[Tensor, "gates"], config: LSTMConfig, dtype: torch.dtype, kernel: Kernel
+    ) -> None:
+        """`weights`: of the inputs, of the recurrence, of the projection."""
+        self._input, *self._weights = weights
+        self._bias, self._config, self._dtype, self._kernel = bias, config, dtype, kernel
+        self._limits = _limit(config.cell_clip), _limit(config.projection_clip, dtype)
 
     @classmethod
     def of(
-        cls, recurrent: PackedWeight, projection: PackedWeight | None, bias: Float[Tensor, "gates"], config: LSTMConfig,
-        kernel: Kernel,
-    ) -> "FewSteps | None":  # fmt: skip
+        cls, weights: Sequence[PackedWeight | None], bias: Float[Tensor, "gates"], config: LSTMConfig, kernel: Kernel
+    ) -> "FewSteps | None":
         """None where the C function cannot read these weights, or would not add as oneDNN does.
 
-        The weights must be kept as long as what is returned.
+        They must be kept as long as what is returned. Call it in a thread that computes as those do which use the products.
         """
         if kernel == "torch":
             return None
-        first = _readable(recurrent, kernel)
-        second = _Weight() if projection is None else _readable(projection, kernel)
-        if first is None or second is None:
-            return None
-        return cls(first, second, bias, config, recurrent.dtype, kernel)
+        found = [_Weight() if weight is None else readable(weight, kernel) for weight in weights]
+        dtype = next(weight.dtype for weight in weights if weight is not None)
+        there = [weight for weight in found if weight is not None]
+        return cls(there, bias, config, dtype, kernel) if len(there) == len(found) else None
+
+    def inputs(self, x: Float[Tensor, "rows input"]) -> Float[Tensor, "rows gates"]:
+        """The inputs' part of the gates."""
+        return _product(self._input, x, kernel=self._kernel)
 
     def __call__(
         self,
@@ -95,7 +99,6 @@ class FewSteps:
             hidden: receives the outputs.
         """
         config, rows = self._config, counts[0]
-        assert rows <= MOST_ROWS
         assert before.dtype is added.dtype is hidden.dtype is self._dtype
         assert c.dtype is torch.float32
         gates = added.new_empty(rows * 5 * config.dim)
@@ -112,7 +115,7 @@ class FewSteps:
 def few_product(
     x: Float[Tensor, "rows inputs"], weight: PackedWeight, *, section: int, kernel: Kernel, limit: float | None = None
 ) -> Float[Tensor, "rows outputs"] | None:
-    """`x @ weight.T` of at most MOST_ROWS adjacent rows by the C function; None where it cannot know the weight's layout.
+    """`x @ weight.T` of adjacent rows by the C function; None where it cannot know the weight's layout.
 
     Args:
         x: of the weight's precision.
@@ -121,21 +124,20 @@ def few_product(
         kernel: one of `available()` but "torch".
         limit: of the results' absolute value.
     """
-    laid = _laid(weight, section)
-    if laid is None:
-        return None
+    laid = laid_out(weight, section)
+    return None if laid is None else _product(laid, x.to(weight.dtype), kernel=kernel, limit=limit)
+
+
+def _product(weight: _Weight, x: Tensor, *, kernel: Kernel, limit: float | None = None) -> Tensor:
     assert x.is_contiguous()
-    assert x.dtype is weight.dtype
-    assert len(x) <= MOST_ROWS
+    assert x.shape[1] == weight.inputs
     out = x.new_empty(len(x), weight.outputs)
-    arguments = _Product(
-        laid, len(x), x.data_ptr(), out.data_ptr(), limit_of(limit, x.dtype), x.dtype is torch.bfloat16, _dots()
-    )
+    arguments = _Product(weight, len(x), x.data_ptr(), out.data_ptr(), _limit(limit, x.dtype), x.dtype is torch.bfloat16, _dots())
     run(kernel, "few_product", arguments)
     return out
 
 
-def limit_of(clip: float | None, dtype: torch.dtype = torch.float32) -> float:
+def _limit(clip: float | None, dtype: torch.dtype = torch.float32) -> float:
     """A clip as torch.clamp applies it to numbers of this type; infinity where nothing is clipped."""
     return float("inf") if clip is None else torch.tensor(clip, dtype=dtype).item()
 
@@ -146,7 +148,7 @@ def _dots() -> bool:
     return loaded is not None and bool(loaded.polyseme_dots())
 
 
-def _laid(weight: PackedWeight, section: int) -> _Weight | None:
+def laid_out(weight: PackedWeight, section: int) -> _Weight | None:
     """Where a weight lies, if its size is that of the layout which the C function knows."""
     found = weight.blocks()
     if found is None or weight.inputs % 2:
@@ -159,16 +161,17 @@ def _laid(weight: PackedWeight, section: int) -> _Weight | None:
     return _Weight(address, weight.outputs, weight.inputs, depth, section)
 
 
-def _readable(weight: PackedWeight, kernel: Kernel) -> _Weight | None:
+def readable(weight: PackedWeight, kernel: Kernel) -> _Weight | None:
     """A weight as the C function takes it, if the function gives the bits of `weight.product`."""
     narrow: Literal["float32", "bfloat16"] = "bfloat16" if weight.dtype is torch.bfloat16 else "float32"
-    section = _section(weight.outputs, weight.inputs, narrow, kernel)
+    with _TRYING:  # two directions have the same shapes
+        section = _section(weight.outputs, weight.inputs, narrow, kernel)
     if section is None:
         return None
     # What was found out with another weight of this shape shows the order, this one that it is laid out in the same way.
     x = torch.randn(2, weight.inputs, generator=torch.Generator().manual_seed(0)).to(weight.dtype)
     found = few_product(x, weight, section=section, kernel=kernel)
-    return _laid(weight, section) if found is not None and torch.equal(found, weight.product(x)) else None
+    return laid_out(weight, section) if found is not None and torch.equal(found, weight.product(x)) else None
 
 
 @functools.cache
@@ -177,12 +180,13 @@ def _section(outputs: int, inputs: int, precision: Literal["float32", "bfloat16"
 
     Tried with sums that cancel: what is left of them is what was lost by rounding, which any other order would change.
     """
-    generator = torch.Generator().manual_seed(0)
-    half = torch.randn(outputs, inputs // 2, generator=generator)
-    x = torch.randn(2, inputs // 2, generator=generator)
-    order = torch.randperm(inputs // 2, generator=generator)
-    weight = PackedWeight(torch.cat([half, -half[:, order]], dim=1), precision=precision)
-    x = torch.cat([x, x[:, order]], dim=1).to(weight.dtype)
+    generator, half = torch.Generator().manual_seed(0), inputs // 2
+    plain, x = torch.randn(outputs, inputs, generator=generator), torch.randn(2, inputs, generator=generator)
+    order = torch.randperm(half, generator=generator)
+    plain[:, half : 2 * half] = -plain[:, order]
+    x[:, half : 2 * half] = x[:, order]
+    weight = PackedWeight(plain, precision=precision)
+    x = x.to(weight.dtype)
     wanted = weight.product(x)
     if not torch.equal(weight.product(x.repeat(32, 1))[:2], wanted):
         return None
