@@ -40,7 +40,7 @@ from polyseme import convert, save
 from polyseme.characters import ByteScheme, WordReader
 from polyseme.config import BiLMConfig, CharacterConfig, LSTMConfig
 from polyseme.elmo import Elmo
-from polyseme.kernels import in_use
+from polyseme.kernels import in_use, sweep
 from polyseme.kernels.products import PackedWeight
 from polyseme.kernels.workers import side_by_side
 from polyseme.model import BiLM, initialise
@@ -114,7 +114,10 @@ def seconds(call: Callable[[], object]) -> float:
 
 
 def products_alone(elmo: Elmo, precision: str, sentences: list[list[str]]) -> tuple[float, dict[str, int]]:
-    """Seconds for the matrix products of one cold call alone, each by the fastest of oneDNN's, torch's and MKL's forms."""
+    """Seconds for the matrix products of one cold call alone, each by the fastest of oneDNN's, torch's and MKL's forms.
+
+    Steps of few rows are read by the usual products here, whose calls can be noted.
+    """
     calls: dict[int, list[tuple[PackedWeight, int]]] = {}
     original = PackedWeight.product
 
@@ -122,10 +125,11 @@ def products_alone(elmo: Elmo, precision: str, sentences: list[list[str]]) -> tu
         calls.setdefault(threading.get_ident(), []).append((self, len(x)))
         return original(self, x, out=out)
 
+    few, sweep._FEW_ROWS = sweep._FEW_ROWS, 0
     PackedWeight.product = noting
     elmo.engine(precision).forget()
     elmo.embed(sentences, layers="mean", precision=precision)
-    PackedWeight.product = original
+    PackedWeight.product, sweep._FEW_ROWS = original, few
     best: dict[tuple[int, int, int], tuple[float, str, Callable[[], object]]] = {}
     torch.set_num_threads(1)
     for weight, rows in {(id(weight), rows): (weight, rows) for each in calls.values() for weight, rows in each}.values():
