@@ -1,4 +1,4 @@
-/* The steps of one layer of one direction for few rows: products of a row or four with a weight, the cell, the projection.
+/* The steps of one layer of one direction for few rows: products of few rows with a weight, the cell, the projection.
  *
  * A weight lies as oneDNN lays it out: blocks of 64 outputs, in each block one input after the other with its 64 weights side
  * by side; in bfloat16 two inputs after the other with 64 pairs. An output is summed one input after the other, in sections that
@@ -9,7 +9,7 @@
 #if CHOICE
 #include <immintrin.h>
 #endif
-#if CHOICE && (__GNUC__ >= 10 || __clang_major__ >= 9)
+#if CHOICE && (__GNUC__ >= 11 || __clang_major__ >= 9)
 #define DOTS 1
 #define AVX512_DOTS __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")))
 #else
@@ -46,12 +46,12 @@ typedef struct {
     int32_t bf16, dots;     /* all matrices but bias and c are bfloat16; see Product */
 } Steps;
 
-typedef float Four __attribute__((vector_size(16), aligned(4)));
-typedef float Eight __attribute__((vector_size(32), aligned(4)));
-typedef float Sixteen __attribute__((vector_size(64), aligned(4)));
-typedef uint32_t FourBits __attribute__((vector_size(16), aligned(4)));
-typedef uint32_t EightBits __attribute__((vector_size(32), aligned(4)));
-typedef uint32_t SixteenBits __attribute__((vector_size(64), aligned(4)));
+typedef float Four __attribute__((vector_size(16), aligned(4), may_alias));
+typedef float Eight __attribute__((vector_size(32), aligned(4), may_alias));
+typedef float Sixteen __attribute__((vector_size(64), aligned(4), may_alias));
+typedef uint32_t FourBits __attribute__((vector_size(16), aligned(4), may_alias));
+typedef uint32_t EightBits __attribute__((vector_size(32), aligned(4), may_alias));
+typedef uint32_t SixteenBits __attribute__((vector_size(64), aligned(4), may_alias));
 
 /* NAME(w, x, stride, inputs, rows, bf16, out): some rows times one block of outputs, a section of the inputs alone; four vectors'
  * worth of outputs at a time. */
