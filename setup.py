@@ -16,8 +16,9 @@ FLAGS = ["-O3", "-g0", "-fopenmp-simd", "-fno-math-errno", "-fno-trapping-math",
 # Threaded jumps make branches of the limits inside the exponentials: a tenth slower.
 FLAGS += ["-fno-thread-jumps"]
 
-SOURCES = ["src/polyseme/kernels/cell.c", "src/polyseme/kernels/training.c"]
-HEADERS = ["src/polyseme/kernels/vector.h"]
+FOLDER = "src/polyseme/kernels"
+SOURCES = [f"{FOLDER}/{name}.c" for name in ("cell", "steps", "training")]
+HEADERS = [f"{FOLDER}/{name}.h" for name in ("cell", "vector")]
 
 
 class build_library(build_ext):

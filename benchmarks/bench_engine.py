@@ -8,6 +8,7 @@
     python benchmarks/bench_engine.py --only small --only polyseme
     python benchmarks/bench_engine.py --only original --only allennlp
     python benchmarks/bench_engine.py --part latency --only small
+    python benchmarks/bench_engine.py --part latency --only original --only polyseme --precision bfloat16
     python benchmarks/bench_engine.py --part linear
 
 Models have random weights in the published shapes; sentences are held-out news, then encyclopedia articles, in natural order.
@@ -40,7 +41,7 @@ from polyseme import convert, save
 from polyseme.characters import ByteScheme, WordReader
 from polyseme.config import BiLMConfig, CharacterConfig, LSTMConfig
 from polyseme.elmo import Elmo
-from polyseme.kernels import in_use
+from polyseme.kernels import in_use, sweep
 from polyseme.kernels.products import PackedWeight
 from polyseme.kernels.workers import side_by_side
 from polyseme.model import BiLM, initialise
@@ -53,7 +54,7 @@ MODELS = {"small": (1024, 128, 1, 1000), "original": (4096, 512, 2, 200)}
 PEERS = ("allennlp", "simple_elmo")
 ENCODERS = ("bert-base", "minilm")
 BATCHES = (16, 32, 64, 128)
-PRECISIONS = ("float32", "bfloat16")
+PRECISIONS = ["float32", "bfloat16"]
 
 
 def random_elmo(name: str) -> Elmo:
@@ -114,7 +115,10 @@ def seconds(call: Callable[[], object]) -> float:
 
 
 def products_alone(elmo: Elmo, precision: str, sentences: list[list[str]]) -> tuple[float, dict[str, int]]:
-    """Seconds for the matrix products of one cold call alone, each by the fastest of oneDNN's, torch's and MKL's forms."""
+    """Seconds for the matrix products of one cold call alone, each by the fastest of oneDNN's, torch's and MKL's forms.
+
+    Steps of few rows are read by the usual products here, whose calls can be noted.
+    """
     calls: dict[int, list[tuple[PackedWeight, int]]] = {}
     original = PackedWeight.product
 
@@ -122,10 +126,11 @@ def products_alone(elmo: Elmo, precision: str, sentences: list[list[str]]) -> tu
         calls.setdefault(threading.get_ident(), []).append((self, len(x)))
         return original(self, x, out=out)
 
+    few, sweep._FEW_ROWS = sweep._FEW_ROWS, 0
     PackedWeight.product = noting
     elmo.engine(precision).forget()
     elmo.embed(sentences, layers="mean", precision=precision)
-    PackedWeight.product = original
+    PackedWeight.product, sweep._FEW_ROWS = original, few
     best: dict[tuple[int, int, int], tuple[float, str, Callable[[], object]]] = {}
     torch.set_num_threads(1)
     for weight, rows in {(id(weight), rows): (weight, rows) for each in calls.values() for weight, rows in each}.values():
@@ -223,16 +228,25 @@ def differences(name: str, theirs: "np.lib.npyio.NpzFile") -> dict[str, dict[str
     return result
 
 
-def latency(python: str, name: str, record: dict, calls: int = 200) -> None:
+def latency(python: str, name: str, who: list[str], record: dict, calls: int = 200) -> None:
     """One sentence of 12 tokens; the peer first, then ours with words seen before and with words never seen; 1,000 calls."""
-    sentences = heldout(100, 12)
+    if "allennlp" in who:
+        peers_latency(python, name, record, calls // 4)
+    if "polyseme" in who:
+        our_latency(name, record, calls)
+
+
+def peers_latency(python: str, name: str, record: dict, calls: int) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         program = Peer(python, "allennlp", folder_of(name, Path(scratch)))
         program.ask(do="latency", calls=10)
-        times = program.ask(do="latency", calls=calls // 4)["seconds"]
+        times = program.ask(do="latency", calls=calls)["seconds"]
         record["allennlp"] = {"median_ms": 1000 * statistics.median(times)}
         program.close()
-    elmo = random_elmo(name)
+
+
+def our_latency(name: str, record: dict, calls: int) -> None:
+    elmo, sentences = random_elmo(name), heldout(100, 12)
     for precision in PRECISIONS:
 
         def call(number: int, precision: str = precision) -> None:
@@ -338,6 +352,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--part", choices=["speed", "latency", "loaded", "linear"], action="append")
     parser.add_argument("--only", action="append", help="a model (small, original) or a contestant (polyseme or a peer)")
+    parser.add_argument("--precision", choices=PRECISIONS, help="ours in this one alone")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--sentences", type=int, help="fewer of them, to try the script out")
     parser.add_argument("--python", default=str(HERE.parent / "build/peers-engine/bin/python"), help="the peers' interpreter")
@@ -346,6 +361,8 @@ def main() -> None:
     if in_use() == "torch":
         sys.exit("the C kernel is not in use: build it first (pip install . with a compiler at hand)")
     torch.set_num_threads(THREADS)
+    if arguments.precision:
+        PRECISIONS[:] = [arguments.precision]
     if arguments.sentences:
         MODELS.update({name: (*shape[:3], arguments.sentences) for name, shape in MODELS.items()})
     results = json.loads(arguments.out.read_text(encoding="utf-8")) if arguments.out.exists() else {"models": {}}
@@ -380,7 +397,7 @@ def main() -> None:
                     record.setdefault("load_before", {})[one] = load
                     keep()
             elif part == "latency":
-                latency(arguments.python, name, results.setdefault("latency", {}).setdefault(name, {}))
+                latency(arguments.python, name, who, results.setdefault("latency", {}).setdefault(name, {}))
             elif part == "loaded":
                 loaded(name, arguments.repeats, results.setdefault("loaded", {}).setdefault(name, {}))
             keep()

@@ -98,19 +98,22 @@ def compare(found: torch.Tensor, wanted: torch.Tensor, precision: str) -> None:
 @pytest.mark.parametrize("precision", TOLERANCES)
 @pytest.mark.parametrize("name", ARCHITECTURES)
 @pytest.mark.parametrize(
-    ("layers", "carry", "batch_tokens", "kernel"),
+    ("layers", "carry", "batch_tokens", "few", "kernel"),
     [
-        ("all", False, 1000, available()[0]),
-        ("all", True, 1000, available()[0]),
-        ("all", True, 4, available()[0]),
-        ("top", False, 25, available()[-1]),
-        ("first", True, 25, available()[0]),
-        ("token", False, 7, available()[0]),
+        ("all", False, 1000, 0, available()[0]),
+        ("all", True, 1000, 4, available()[0]),
+        ("all", True, 4, 32, available()[0]),
+        ("all", False, 25, 32, available()[0]),
+        ("top", False, 25, 32, available()[-1]),
+        ("first", True, 25, 0, available()[0]),
+        ("token", False, 7, 32, available()[0]),
     ],
 )  # fmt: skip
-def test_engine_equals_model(name, precision, layers, carry, batch_tokens, kernel, monkeypatch):
+def test_engine_equals_model(name, precision, layers, carry, batch_tokens, few, kernel, monkeypatch):
+    """`few`: up to how many rows the steps are computed in C, all of a layer in one call."""
     config = ARCHITECTURES[name]
     model = random_model(config)
+    monkeypatch.setattr(sweep, "_FEW_ROWS", few)
     monkeypatch.setattr(sweep, "in_use", lambda: kernel)
     monkeypatch.setattr(training, "in_use", lambda: kernel)
     chosen = {"all": tuple(range(len(config.layer_names))), "top": (config.lstm.layers,), "first": (1,), "token": (0,)}[layers]
@@ -126,6 +129,25 @@ def test_engine_equals_model(name, precision, layers, carry, batch_tokens, kerne
             compare(mine, theirs, precision)
     for mine, theirs in ((other.h, one.h.detach()), (other.c, one.c.detach())):
         assert float((mine - theirs).abs().max()) <= TOLERANCES[precision][0]
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("precision", TOLERANCES)
+def test_short_sentences_equal_the_model(name, precision):
+    """A few sentences, again and again: from the second time on the caller's thread reads one of the directions itself."""
+    config = ARCHITECTURES[name]
+    model = random_model(config)
+    engine = Engine(model, precision=precision)
+    names, index = indexed(config, [["the", "cat", "sat"], ["he"], ["she", "saw", "it", "."]])
+    layers = tuple(range(len(config.layer_names)))
+    wanted = dict(encode(model, reader(config).read(names), index, some_state(config, 1), layers=layers, batch_tokens=1000))
+    vectors = engine.vectors(names, reader(config).read)
+    for _ in range(3):
+        for rows in ([0, 1, 2], [2], [0], [1]):
+            some = [index[row] for row in rows]
+            for place, found in engine.encode(vectors, some, some_state(config, 1), layers=layers, batch_tokens=1000):
+                for mine, theirs in zip(found, wanted[rows[place]], strict=True):
+                    compare(mine, theirs, precision)
 
 
 def test_the_lexicon_scheme():

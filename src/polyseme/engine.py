@@ -205,7 +205,8 @@ class _Call:
         """Batches read side by side; where memory does not suffice, in halves one after the other."""
         try:
             batches = [_Batch(self, rows, size) for rows in together]
-            side_by_side(*(piece for batch in batches for piece in batch.pieces()))
+            here = all(batch.light() for batch in batches)
+            side_by_side(*(piece for batch in batches for piece in batch.pieces()), here=here)
         except (MemoryError, RuntimeError) as error:
             if not _out_of_memory(error) or size <= _SMALLEST_TOKENS:
                 raise
@@ -219,6 +220,19 @@ class _Call:
                 yield from self.read([half], size // 2)
 
 
+class _Part:
+    """Where the tokens of a batch, or of a piece of it, lie: made before the directions begin, lest they wait for each other."""
+
+    def __init__(self, batch: "_Batch", tokens: slice) -> None:
+        engine = batch.call.engine
+        self.tokens = tokens
+        self.packing = Packing.of(batch.lengths if len(batch.rows) > 1 else [tokens.stop - tokens.start])
+        self.last = self.packing.last().to(engine.device)
+        self.places = {
+            direction: self.packing.places(reverse=direction == "backward").to(engine.device) for direction in engine.stacks
+        }
+
+
 class _Batch:
     """Some sentences, the longest first; or, if it alone exceeds `size` tokens, one that is read in pieces."""
 
@@ -230,7 +244,7 @@ class _Batch:
         self.flat = torch.from_numpy(flat).to(engine.device)
         tokens = len(flat)
         piece = size if len(rows) == 1 else tokens
-        self.parts = [slice(start, min(start + piece, tokens)) for start in range(0, tokens, piece)]
+        self.parts = [_Part(self, slice(start, min(start + piece, tokens))) for start in range(0, tokens, piece)]
         self.out = [torch.empty(tokens, engine.config.layer_dims[layer], device=call.device, dtype=torch.float32)
                     for layer in call.layers]  # fmt: skip
         # A copy for every batch: a batch that is read again in halves begins anew.
@@ -245,6 +259,11 @@ class _Batch:
         for row, layers in zip(self.rows, parts, strict=True):
             yield row, list(layers)
 
+    def light(self) -> bool:
+        """Whether there is so little to do that torch would not divide it among threads."""
+        sweeps = [sweep for stack in self.call.engine.stacks.values() for sweep in stack[: self.call.last]]
+        return len(self.parts) == 1 and all(sweep.light(self.parts[0].packing) for sweep in sweeps)
+
     def pieces(self) -> Iterator[Callable[[], None]]:
         """The work, one piece a direction."""
         for direction in self.call.engine.stacks:
@@ -258,25 +277,23 @@ class _Batch:
         h = self.end.h[:, :, number * lstm.width : (number + 1) * lstm.width]
         c = self.end.c[:, :, number * lstm.dim : (number + 1) * lstm.dim]
         for part in reversed(self.parts) if reverse else self.parts:
-            self._put(0, number, part, call.vectors[self.flat[part]] if 0 in call.layers else None)
+            tokens = part.tokens
+            self._put(0, number, tokens, call.vectors[self.flat[tokens]] if 0 in call.layers else None)
             if not call.last:
                 continue
-            lengths = self.lengths if len(self.rows) > 1 else [part.stop - part.start]
-            packing = Packing.of(lengths)
-            places = packing.places(reverse=reverse).to(call.engine.device)
+            places = part.places[direction]
             sweeps = call.engine.stacks[direction][: call.last]
-            x = call.low.new_zeros(room(packing, sweeps), call.low.shape[1])
-            x[places] = call.low[self.flat[part]]
-            last = packing.last().to(call.engine.device)
+            x = call.low.new_zeros(room(part.packing, sweeps), call.low.shape[1])
+            x[places] = call.low[self.flat[tokens]]
             value = x
             for layer, sweep in enumerate(sweeps):
                 cells = c[layer].contiguous()
-                hidden = sweep(x, packing, h[layer], cells)
-                h[layer], c[layer] = hidden[last], cells
+                hidden = sweep(x, part.packing, h[layer], cells)
+                h[layer], c[layer] = hidden[part.last], cells
                 # The sum is what is exported and read by the next layer; the carried h is the bare projection.
                 value = hidden.float().add_(value) if layer and lstm.residual else hidden.float()
                 x = value.to(call.low)
-                self._put(layer + 1, number, part, value[places] if layer + 1 in call.layers else None)
+                self._put(layer + 1, number, tokens, value[places] if layer + 1 in call.layers else None)
 
     def _put(self, layer: int, number: int, part: slice, value: Float[Tensor, "tokens width"] | None) -> None:
         """Stores one direction's half of a layer where it is wanted."""

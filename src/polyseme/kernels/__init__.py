@@ -23,7 +23,7 @@ Kernel = Literal["c avx512", "c avx2", "c plain", "torch"]
 _INSTRUCTIONS: Final = {"c plain": 0, "c avx2": 1, "c avx512": 2}
 _FUNCTIONS: Final = (
     "cell_forward", "cell_backward", "maxima", "maxima_backward", "sampled_error", "highway_forward", "highway_backward",
-    "adagrad", "adamw",
+    "adagrad", "adamw", "few_product", "few_steps",
 )  # fmt: skip
 
 
@@ -62,8 +62,10 @@ def library() -> ctypes.CDLL | None:
         loaded = ctypes.CDLL(str(path))
     except OSError:  # built for another machine
         return None
-    loaded.polyseme_instructions.restype = ctypes.c_int32
-    loaded.polyseme_instructions.argtypes = []
+    for name in ("instructions", "dots"):
+        function = getattr(loaded, f"polyseme_{name}")
+        function.restype = ctypes.c_int32
+        function.argtypes = []
     for name in _FUNCTIONS:
         function = getattr(loaded, f"polyseme_{name}")
         function.restype = None

@@ -4,21 +4,7 @@
  * says so; arithmetic is float32. Rows of gates hold four blocks of `dim`: input, forget, candidate, output.
  * The loops are plain C. The compiler vectorises them once per instruction set; the caller chooses one at run time.
  */
-#include "vector.h"
-
-typedef struct {
-    int64_t rows, dim;
-    const void *gates;      /* pre-activations */
-    const void *added;      /* a second part of them, or NULL */
-    const float *bias;      /* 4*dim, or NULL */
-    const float *c_prev;
-    float *c;               /* new cell, clipped */
-    void *m;                /* sigmoid(o) * tanh(c) */
-    void *activated;        /* gates after their non-linearities, for the backward pass, or NULL; may be `gates` */
-    int64_t gates_stride, added_stride, c_prev_stride, c_stride, m_stride, activated_stride;
-    int32_t gates_bf16, added_bf16, m_bf16, activated_bf16;
-    float clip, forget_bias; /* clip is infinite where nothing is clipped */
-} Forward;
+#include "cell.h"
 
 typedef struct {
     int64_t rows, dim;

@@ -48,6 +48,13 @@ class PackedWeight:
             return out.addmm_(x, self._transposed)
         return out.add_(_linear(x, self._blocked))
 
+    def blocks(self) -> tuple[int, int] | None:
+        """Address and size in bytes of oneDNN's copy, whose layout is its own affair; None where there is none to be seen."""
+        kernels = torch.ops.mkldnn
+        if self._blocked is None or not all(hasattr(kernels, name) for name in ("data_ptr", "_nbytes")):
+            return None
+        return kernels.data_ptr(self._blocked), kernels._nbytes(self._blocked)
+
     def _check(self, x: Tensor) -> None:
         if x.dtype is not self.dtype or x.shape[-1] != self.inputs:
             raise InputError(

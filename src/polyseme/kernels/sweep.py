@@ -5,6 +5,7 @@ after the other. What a layer reads is multiplied by its input weights several s
 cache; only the recurrent product and the projection are done step by step.
 """
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -18,12 +19,15 @@ from torch import Tensor
 from polyseme.config import LSTMConfig
 from polyseme.kernels import Kernel, _Forward, cell_forward, in_use, run
 from polyseme.kernels.products import PackedWeight, rounded
+from polyseme.kernels.steps import FewSteps
 from polyseme.lstm import LSTMLayer
 
 Precision = Literal["float32", "bfloat16"]
 
 #: Room for the gates of the steps multiplied together: about what a core can call its own of the last cache.
 _CHUNK_BYTES = 1 << 22
+#: Up to so many rows, and tokens, the C function of steps.py is faster; above them it is not slower, but for other processors.
+_FEW_ROWS, _FEW_TOKENS = 32, 64
 
 
 def few_sizes(rows: int) -> int:
@@ -60,6 +64,9 @@ class Packing:
 
     def places(self, *, reverse: bool) -> Int[Tensor, "tokens"]:
         """The packed place of each token, one sentence after the other; `reverse` where sentences are read from their ends."""
+        if len(self.lengths) == 1:
+            places = torch.arange(self.tokens)
+            return places.flip(0) if reverse else places
         rows = np.repeat(np.arange(len(self.lengths)), self.lengths)
         steps = np.arange(self.tokens) - np.repeat(np.cumsum(self.lengths) - self.lengths, self.lengths)
         if reverse:
@@ -78,11 +85,11 @@ class LayerSweep:
         self.config: LSTMConfig = layer.config
         self.dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
         self._input = PackedWeight(layer.input_weight, precision=precision)
-        self._recurrent = PackedWeight(layer.recurrent_weight, precision=precision)
-        self._projection = None
+        self.recurrent = PackedWeight(layer.recurrent_weight, precision=precision)
+        self.projection = None
         if layer.projection_weight is not None:
-            self._projection = PackedWeight(layer.projection_weight, precision=precision)
-        self._bias = layer.bias.detach().float().contiguous()
+            self.projection = PackedWeight(layer.projection_weight, precision=precision)
+        self.bias = layer.bias.detach().float().contiguous()
 
     def __call__(
         self, x: Float[Tensor, "room input"], packing: Packing, h: Float[Tensor, "rows width"], c: Float[Tensor, "rows dim"]
@@ -95,34 +102,43 @@ class LayerSweep:
             h: the state before.
             c: the cells before, float32, adjacent; replaced by those after each sentence's last step.
         """
-        config, counts, starts = self.config, packing.counts, packing.starts
-        hidden = x.new_zeros(len(x), config.width, dtype=self.dtype)
-        inner = hidden
-        if self._projection is not None:
-            inner = x.new_empty(few_sizes(counts[0]), config.dim, dtype=self.dtype)
-        before = x.new_zeros(few_sizes(counts[0]), config.width, dtype=self.dtype)
+        counts, starts = packing.counts, packing.starts
+        hidden = x.new_zeros(len(x), self.config.width, dtype=self.dtype)
+        before = x.new_zeros(few_sizes(counts[0]), self.config.width, dtype=self.dtype)
         before[: len(h)] = h
-        cell = _Cell(self._bias, c, config)
-        limit = config.projection_clip
+        many = next((step for step, count in enumerate(counts) if count <= _FEW_ROWS), len(counts))
+        few = self._few if many < len(counts) else None
+        if few is None:
+            many = len(counts)
+        usual = _Usual(self, counts[0], hidden, c) if many else None
         step = 0
         while step < len(counts):
             end = self._chunk(counts, starts, step)
-            first = starts[step]
-            added = self._input.product(x[first : first + few_sizes(starts[end] - first)])
-            for now in range(step, end):
-                count, start = counts[now], starts[now]
-                size = few_sizes(count)
-                gates = self._recurrent.product(before[:size])
-                if self._projection is None:
-                    cell(gates, added, start - first, hidden, start, count)
-                else:
-                    cell(gates, added, start - first, inner, 0, count)
-                    projected = self._projection.product(inner[:size])[:count]
-                    place = hidden[start : start + count]
-                    place.copy_(projected) if limit is None else torch.clamp(projected, -limit, limit, out=place)
-                before = hidden[start:]
+            first, size = starts[step], starts[end] - starts[step]
+            if few is not None and size <= _FEW_TOKENS:
+                added = few.inputs(x[first : starts[end]])
+            else:
+                added = self._input.product(x[first : first + few_sizes(size)])
+            if usual is not None:
+                for now in range(step, min(end, many)):
+                    usual(before, added, starts[now] - first, starts[now], counts[now])
+                    before = hidden[starts[now] :]
+            if few is not None and end > many:
+                now = max(step, many)
+                few(counts[now:end], before, added[starts[now] - first :], c, hidden[starts[now] :])
+                before = hidden[starts[end - 1] :]
             step = end
         return hidden
+
+    def light(self, packing: Packing) -> bool:
+        """Whether these sentences are read without torch's products; false as long as no sentences like them were read."""
+        return self.__dict__.get("_few") is not None and packing.counts[0] <= _FEW_ROWS and packing.tokens <= _FEW_TOKENS
+
+    @functools.cached_property
+    def _few(self) -> FewSteps | None:
+        """What reads few rows, made when they first come."""
+        kernel = in_use() if self.bias.device.type == "cpu" else "torch"
+        return FewSteps.of((self._input, self.recurrent, self.projection), self.bias, self.config, kernel)
 
     def _chunk(self, counts: Sequence[int], starts: Sequence[int], step: int) -> int:
         """The step before which to stop multiplying inputs."""
@@ -139,6 +155,30 @@ def room(packing: Packing, sweeps: Sequence[LayerSweep]) -> int:
     chunk = max(_CHUNK_BYTES // (4 * sweep.config.dim * sweep.dtype.itemsize) for sweep in sweeps)
     most = min(max(widest, chunk), packing.tokens)
     return packing.tokens + max(2, most // 2 + 16)
+
+
+class _Usual:
+    """A step of a layer of any number of rows: a product, the cell, a product."""
+
+    def __init__(self, sweep: LayerSweep, rows: int, hidden: Tensor, c: Tensor) -> None:
+        self._sweep, self._hidden = sweep, hidden
+        self._inner = hidden
+        if sweep.projection is not None:
+            self._inner = hidden.new_empty(few_sizes(rows), sweep.config.dim)
+        self._cell = _Cell(sweep.bias, c, sweep.config)
+
+    def __call__(self, before: Tensor, added: Tensor, added_at: int, start: int, count: int) -> None:
+        """Reads `added` from a row on and writes the outputs from row `start` on."""
+        sweep, size = self._sweep, few_sizes(count)
+        gates = sweep.recurrent.product(before[:size])
+        if sweep.projection is None:
+            self._cell(gates, added, added_at, self._hidden, start, count)
+            return
+        self._cell(gates, added, added_at, self._inner, 0, count)
+        projected = sweep.projection.product(self._inner[:size])[:count]
+        limit = sweep.config.projection_clip
+        place = self._hidden[start : start + count]
+        place.copy_(projected) if limit is None else torch.clamp(projected, -limit, limit, out=place)
 
 
 class _Cell:

@@ -1,5 +1,7 @@
 """The kernels in plain torch: the readable truth the C files are held to, and what other devices use."""
 
+from collections.abc import Sequence
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -167,3 +169,36 @@ def adamw(
     first.mul_(betas[0]).add_(gradient, alpha=(1 - betas[0]) * scale)
     second.mul_(betas[1]).addcmul_(gradient, gradient, value=(1 - betas[1]) * scale * scale)
     value.mul_(decay).addcdiv_(first, second.sqrt().mul_(root).add_(epsilon), value=-rate)
+
+
+def few_steps(
+    recurrent: Float[Tensor, "gates width"],
+    projection: Float[Tensor, "width dim"] | None,
+    bias: Float[Tensor, "gates"],
+    counts: Sequence[int],
+    before: Float[Tensor, "rows width"],
+    added: Float[Tensor, "tokens gates"],
+    c: Float[Tensor, "rows dim"],
+    *,
+    forget_bias: float = 0.0,
+    cell_clip: float | None = None,
+    projection_clip: float | None = None,
+) -> tuple[Float[Tensor, "tokens width"], Float[Tensor, "rows dim"]]:
+    """The outputs of the steps of one layer, the rows of each step after those before it, and every row's last cell.
+
+    `counts` are the rows of each step, never more than the step before has. What is multiplied and what comes out is rounded to
+    the weights' type; sums, bias and cells are float32.
+    """
+    dtype, c, start = recurrent.dtype, c.clone(), 0
+    outputs = []
+    for count in counts:
+        gates = (before[:count].float() @ recurrent.float().T).to(dtype)
+        options = {"added": added[start : start + count], "bias": bias, "forget_bias": forget_bias, "cell_clip": cell_clip}
+        c[:count], m, _ = cell_forward(gates, c[:count], **options)
+        before = m.to(dtype)
+        if projection is not None:
+            before = (before.float() @ projection.float().T).to(dtype)
+            before = before if projection_clip is None else before.clamp(-projection_clip, projection_clip)
+        outputs.append(before)
+        start += count
+    return torch.cat(outputs), c

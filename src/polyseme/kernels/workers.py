@@ -12,15 +12,24 @@ from concurrent.futures import ThreadPoolExecutor, wait
 import torch
 
 
-def side_by_side(*pieces: Callable[[], None]) -> None:
-    """Runs all pieces; on one thread, or with one piece, one after the other here. The first error is raised."""
+def side_by_side(*pieces: Callable[[], None], here: bool = False) -> None:
+    """Runs all pieces; on one thread, or with one piece, one after the other here. The first error is raised.
+
+    With `here` the caller's thread takes the last piece instead of waiting, which saves a little time: for pieces in which
+    nothing is so large that torch would divide it among the caller's threads.
+    """
     threads = torch.get_num_threads()
     if threads < 2 or len(pieces) < 2:
         for piece in pieces:
             piece()
         return
-    futures = [_pool(min(threads, len(pieces)), threads).submit(piece) for piece in pieces]
-    wait(futures)
+    pool = _pool(min(threads, len(pieces)), threads)
+    futures = [pool.submit(piece) for piece in (pieces[:-1] if here else pieces)]
+    try:
+        if here:
+            pieces[-1]()
+    finally:
+        wait(futures)
     for future in futures:
         future.result()
 
