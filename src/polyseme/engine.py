@@ -26,6 +26,8 @@ _CACHE_BYTES = 1 << 25
 #: What a batch's layers may take where nobody says how many tokens it has, and the bounds of its tokens.
 _BATCH_BYTES = 1 << 27
 _FEWEST_TOKENS, _MOST_TOKENS = 2048, 16384
+#: And of its sentences: more rows make no product faster, but the gates of one step of short sentences would take much memory.
+_MOST_SENTENCES = 512
 #: A batch that does not fit into memory is halved, but not below this many tokens.
 _SMALLEST_TOKENS = 16
 #: After how many empty sentences the warm state is looked at.
@@ -288,11 +290,11 @@ class _Batch:
 
 
 def _batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
-    """Groups of sentence numbers, the longest sentences first, of at most so many tokens or one sentence."""
+    """Groups of sentence numbers, the longest sentences first: at most so many tokens, or one sentence."""
     rows: list[int] = []
     held = 0
     for row in sorted(range(len(lengths)), key=lambda row: -lengths[row]):
-        if rows and held + lengths[row] > tokens:
+        if rows and (held + lengths[row] > tokens or len(rows) == _MOST_SENTENCES):
             yield rows
             rows, held = [], 0
         rows.append(row)
