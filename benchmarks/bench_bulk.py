@@ -7,8 +7,9 @@
 The model has the shape of the published `small` ELMo and random weights: neither time nor memory depends on their values. Text is
 tokenized, one sentence a line. Every run is a process of its own; memory is resident memory (/proc, so Linux only).
 
-growth   stores the top layer, bfloat16 arithmetic, float16 on disk. `rss` is taken after a tenth and after all of the tokens;
-         `embed_iter` is the same computation, thrown away, on the first tenth, before and after.
+growth   stores the top layer, bfloat16 arithmetic, float16 on disk. Twenty times on the way, always when all that was computed
+         is on disk, the run halts, its resident memory is taken, and every other time another process computes the same
+         sentences with `embed_iter` and throws the vectors away. The speed is the median ratio of these slices.
 peers    the mean of the layers of so many sentences: `polyseme embed -o DIR` and `-o FILE.hdf5`; AllenNLP's Elmo in a loop, 32
          sentences a batch, writing HDF5; simple_elmo's get_elmo_vectors on all sentences, saved as .npy. PYTHON is an
          interpreter that has both peers. `added` is the largest memory above what the imports take.
@@ -20,14 +21,18 @@ import json
 import os
 import platform
 import re
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from polyseme.sources import Block, Reader
 
 HERE = Path(__file__).resolve()
 
@@ -83,8 +88,72 @@ def write_text(inputs: list[str], path: Path, *, tokens: int | None = None, sent
         raise SystemExit(f"the input has {held:,} tokens; wanted {tokens:,}.")
 
 
+def sliced(reader: "Reader", tokens: int, ended: Callable[[int], None]) -> "Iterator[Block]":
+    """The blocks of a reader; `ended` is called after each slice of so many tokens, and says how many it had."""
+    held = 0
+    for block in reader.blocks():
+        yield block
+        held += sum(value.count(" ") + 1 for value in block.values if isinstance(value, str))
+        if held >= tokens:
+            ended(held)
+            held = 0
+    ended(held)
+
+
+def child_long_store(model: str, text: str, output: str, tokens: str) -> None:
+    """Stores all of the text; after each slice prints what it took, and waits for a line of standard input."""
+    import polyseme
+    from polyseme.bulk.run import embed_corpus
+    from polyseme.bulk.settings import bulk_settings
+    from polyseme.sources import Block, Reader
+
+    class Halting(Reader):
+        """Reads on when it is told to."""
+
+        begun = time.perf_counter()
+
+        def blocks(self) -> Iterator[Block]:
+            return sliced(super(), int(tokens), self.halt)  # pyrefly: ignore
+
+        def halt(self, count: int) -> None:
+            while any(Path(output, ".work").glob("part-*")):
+                time.sleep(0.005)
+            seconds = time.perf_counter() - self.begun
+            print(json.dumps({"tokens": count, "seconds": seconds, "rss": resident("VmRSS")}), flush=True)
+            sys.stdin.readline()
+            self.begun = time.perf_counter()
+
+    imports = resident("VmRSS")
+    elmo = polyseme.load(model)
+    elmo.embed([["warm"]], precision="bfloat16")
+    settings = bulk_settings(elmo, layers="top", precision="bfloat16", tokenized=True)
+    reader = Halting([text])
+    reader.begun = begun = time.perf_counter()
+    manifest = embed_corpus(reader, output, elmo, settings)
+    print(json.dumps({"tokens": manifest["tokens"], "imports": imports, "rss": resident("VmRSS"), "peak": resident("VmHWM"),
+                      "bytes": size_on_disk(Path(output)), "wall": time.perf_counter() - begun}))  # fmt: skip
+
+
+def child_long_iterate(model: str, text: str, tokens: str) -> None:
+    """The slices' sentences again: each line of standard input names one, and the seconds that embed_iter took are printed."""
+    import polyseme
+    from polyseme.sources import Reader
+
+    elmo = polyseme.load(model)
+    elmo.embed([["warm"]], precision="bfloat16")
+    slices: list[list[str]] = [[]]
+    for block in sliced(Reader([text]), int(tokens), lambda count: slices.append([])):
+        slices[-1] += [value for value in block.values if isinstance(value, str)]
+    for line in sys.stdin:
+        sentences = (text.split() for text in slices[int(line)])
+        begun = time.perf_counter()
+        for _ in elmo.embed_iter(sentences, layers="top", precision="bfloat16"):
+            pass
+        print(time.perf_counter() - begun, flush=True)
+
+
 def child_store(model: str, text: str, output: str, layers: str, precision: str, kind: str) -> dict[str, Any]:
-    """Stores, and says what that took; memory after a tenth of the tokens and at the end."""
+    """Stores, and says what that took."""
     import h5py
     import pyarrow.parquet
     import torch  # the imports of the library and of the writers, before anything is done
@@ -98,48 +167,24 @@ def child_store(model: str, text: str, output: str, layers: str, precision: str,
     assert all((h5py, pyarrow.parquet, torch))
     imports = resident("VmRSS")
     total = sum(line.count(" ") + 1 for line in Path(text).open(encoding="utf-8"))
-    tenth: list[int] = []
-
-    def report(done: int, total_now: int | None = None, *, note: str = "") -> None:
-        if not tenth and done >= total / 10:
-            tenth.append(resident("VmRSS"))
-
     elmo = polyseme.load(model)
     elmo.embed([["warm"]], precision=precision)  # type: ignore[arg-type]
     begun = time.perf_counter()
     options: dict[str, Any] = {"layers": layers, "precision": precision, "tokenized": True}
     if kind == "hdf5":
         settings = bulk_settings(elmo, dtype="float32", container="arrow", **options)
-        embed_to_hdf5(Reader([text]), Path(output), elmo, settings, report=report)
+        embed_to_hdf5(Reader([text]), Path(output), elmo, settings)
     else:
-        embed_corpus(Reader([text]), output, elmo, bulk_settings(elmo, **options), report=report)
+        embed_corpus(Reader([text]), output, elmo, bulk_settings(elmo, **options))
     seconds = time.perf_counter() - begun
     return {
         "tokens": total,
         "seconds": seconds,
         "rate": total / seconds,
-        "rss_tenth": tenth[0],
-        "rss_end": resident("VmRSS"),
         "imports": imports,
         "added": resident("VmHWM") - imports,
         "bytes": size_on_disk(Path(output)),
     }
-
-
-def child_iterate(model: str, text: str, share: str, layers: str, precision: str) -> dict[str, Any]:
-    """The same vectors of the first part of the text, thrown away."""
-    import polyseme
-
-    elmo = polyseme.load(model)
-    elmo.embed([["warm"]], precision=precision)  # type: ignore[arg-type]
-    lines = Path(text).read_text(encoding="utf-8").splitlines()
-    sentences = [line.split() for line in lines[: max(1, round(len(lines) * float(share)))]]
-    tokens = sum(map(len, sentences))
-    begun = time.perf_counter()
-    for _ in elmo.embed_iter(sentences, layers=layers, precision=precision):  # type: ignore[arg-type]
-        pass
-    seconds = time.perf_counter() - begun
-    return {"tokens": tokens, "seconds": seconds, "rate": tokens / seconds}
 
 
 def child_allennlp(folder: str, text: str, output: str) -> dict[str, Any]:
@@ -213,13 +258,37 @@ def growth(folder: Path, inputs: list[str], tokens: int) -> dict[str, Any]:
     """A long run's memory, and its speed beside that of the computation alone."""
     text, model = folder / "text.txt", folder / "native"
     write_text(inputs, text, tokens=tokens)
-    before = run(sys.executable, "iterate", model, text, 0.1, "top", "bfloat16")
-    stored = run(sys.executable, "store", model, text, folder / "vectors", "top", "bfloat16", "parquet")
-    after = run(sys.executable, "iterate", model, text, 0.1, "top", "bfloat16")
-    speed = stored["rate"] / ((before["rate"] + after["rate"]) / 2)
-    grown = stored["rss_end"] / stored["rss_tenth"]
+    stored, slices = [], 20
+
+    def begin(name: str, *arguments: object) -> subprocess.Popen[str]:
+        command = [sys.executable, str(HERE), "child", name, *map(str, arguments), str(tokens // slices)]
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def ask(process: subprocess.Popen[str], line: str) -> str:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        if line:
+            process.stdin.write(line + "\n")
+            process.stdin.flush()
+        return process.stdout.readline()
+
+    with begin("long_store", model, text, folder / "vectors") as store, begin("long_iterate", model, text) as iterate:
+        answer = json.loads(ask(store, ""))
+        while "imports" not in answer:
+            stored.append(answer)
+            if len(stored) % 2 == 1 and answer["tokens"] > tokens // slices // 2:
+                answer["embed_iter"] = float(ask(iterate, str(len(stored) - 1)))
+            print(f"{len(stored)}: {answer}", flush=True)
+            answer = json.loads(ask(store, "on"))
+        assert iterate.stdin is not None
+        iterate.stdin.close()
+    speed = statistics.median(part["embed_iter"] / part["seconds"] for part in stored if "embed_iter" in part)
+    seconds = sum(part["seconds"] for part in stored)
+    tenth = next(part["rss"] for number, part in enumerate(stored, 1) if sum(p["tokens"] for p in stored[:number]) >= tokens / 10)
+    grown = answer["rss"] / tenth
     print(f"resident at the end {grown:.3f} of that at a tenth; speed {speed:.3f} of embed_iter's")
-    return {"stored": stored, "embed_iter": [before, after], "memory_ratio": grown, "speed_ratio": speed}
+    whole = answer | {"seconds": seconds, "rate": answer["tokens"] / seconds, "rss_tenth": tenth}
+    return {"stored": whole, "slices": stored, "memory_ratio": grown, "speed_ratio": speed}
 
 
 def beside_peers(folder: Path, inputs: list[str], sentences: int, peers: str) -> dict[str, Any]:
@@ -257,11 +326,14 @@ def main() -> None:
     if sys.argv[1:2] == ["child"]:
         children = {
             "store": child_store,
-            "iterate": child_iterate,
             "allennlp": child_allennlp,
             "simple_elmo": child_simple_elmo,
         }
-        print(json.dumps(children[sys.argv[2]](*sys.argv[3:])))
+        long = {"long_store": child_long_store, "long_iterate": child_long_iterate}
+        if sys.argv[2] in long:
+            long[sys.argv[2]](*sys.argv[3:])
+        else:
+            print(json.dumps(children[sys.argv[2]](*sys.argv[3:])))
         return
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     shared = HERE.parent.parent / os.environ.get("POLYSEME_SHARED", "../shared")

@@ -16,7 +16,7 @@ from polyseme.batching import WARM_LIMIT, WARM_TOLERANCE
 from polyseme.characters import Words
 from polyseme.kernels.recent import RecentVectors
 from polyseme.kernels.spelling import Speller
-from polyseme.kernels.sweep import LayerSweep, Packing, Precision, room
+from polyseme.kernels.sweep import LayerSweep, Packing, Precision, alike, room
 from polyseme.kernels.workers import side_by_side
 from polyseme.lstm import LSTMState
 from polyseme.model import BiLM
@@ -233,8 +233,8 @@ class _Batch:
         tokens = len(flat)
         piece = size if len(rows) == 1 else tokens
         self.parts = [slice(start, min(start + piece, tokens)) for start in range(0, tokens, piece)]
-        self.out = [torch.empty(tokens, engine.config.layer_dims[layer], device=call.device, dtype=torch.float32)
-                    for layer in call.layers]  # fmt: skip
+        widths = [engine.config.layer_dims[layer] for layer in call.layers]
+        self.out = [torch.empty(alike(tokens), width, device=call.device, dtype=torch.float32)[:tokens] for width in widths]
         # A copy for every batch: a batch that is read again in halves begins anew.
         if call.carry:
             self.end = LSTMState(h=call.state.h[:, rows].float(), c=call.state.c[:, rows].float())

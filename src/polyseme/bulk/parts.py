@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from polyseme.elmo import Elmo
 
+
 class Receipt(TypedDict):
     """What the manifest says about a part."""
 
@@ -313,8 +314,9 @@ def _columns(part: Part) -> dict[str, Any]:
     if part.spans is not None:
         columns["text"] = np.repeat(np.array(part.portion.texts, np.int64), rows)
         starts = np.repeat(np.array(part.portion.starts, np.int64), rows)
-        places = np.array(list(chain.from_iterable(_places(part.settings, spans) for spans in part.spans)), np.int64).reshape(-1, 2)
-        for name, offsets in (("start", places[:, 0]), ("end", places[:, 1])):
+        places = [place for spans in part.spans for place in _places(part.settings, spans)]
+        offsets_of = np.array(places, np.int64).reshape(-1, 2)
+        for name, offsets in zip(("start", "end"), offsets_of.T, strict=True):
             columns[name] = np.where(offsets < 0, -1, starts + offsets)
     return columns
 

@@ -7,8 +7,8 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from polyseme.bulk.parts import Receipt, describe_part, identity, part_name, receipt_of
 from polyseme.bulk.alongside import made_here
+from polyseme.bulk.parts import Receipt, describe_part, identity, part_name, receipt_of
 from polyseme.bulk.place import Place
 from polyseme.bulk.portions import InputCounts, Portion, portions
 from polyseme.bulk.settings import BulkSettings
