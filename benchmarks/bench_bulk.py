@@ -9,7 +9,8 @@ tokenized, one sentence a line. Every run is a process of its own; memory is res
 
 growth   stores the top layer, bfloat16 arithmetic, float16 on disk. Twenty times on the way, always when all that was computed
          is on disk, the run halts, its resident memory is taken, and every other time another process computes the same
-         sentences with `embed_iter` and throws the vectors away. The speed is the median ratio of these slices.
+         sentences with `embed_iter` and throws the vectors away. The speed is the median of these slices' ratios; that of the
+         processor's time beside it shows whether others computed meanwhile.
 peers    the mean of the layers of so many sentences: `polyseme embed -o DIR` and `-o FILE.hdf5`; AllenNLP's Elmo in a loop, 32
          sentences a batch, writing HDF5; simple_elmo's get_elmo_vectors on all sentences, saved as .npy. PYTHON is an
          interpreter that has both peers. `added` is the largest memory above what the imports take.
@@ -110,32 +111,39 @@ def child_long_store(model: str, text: str, output: str, tokens: str) -> None:
     class Halting(Reader):
         """Reads on when it is told to."""
 
-        begun = time.perf_counter()
+        begun, processor, done, counted = time.perf_counter(), time.process_time(), 0, 0
 
         def blocks(self) -> Iterator[Block]:
             return sliced(super(), int(tokens), self.halt)  # pyrefly: ignore
 
+        def report(self, done: int, total: int | None = None, *, note: str = "") -> None:
+            self.done = done
+
         def halt(self, count: int) -> None:
             while any(Path(output, ".work").glob("part-*")):
                 time.sleep(0.005)
-            seconds = time.perf_counter() - self.begun
-            print(json.dumps({"tokens": count, "seconds": seconds, "rss": resident("VmRSS")}), flush=True)
+            self.tell(rss=resident("VmRSS"))
             sys.stdin.readline()
-            self.begun = time.perf_counter()
+            self.begun, self.processor = time.perf_counter(), time.process_time()
+
+        def tell(self, **more: int) -> None:
+            now, processor, fresh = time.perf_counter(), time.process_time(), self.done - self.counted
+            self.counted = self.done
+            told = {"tokens": fresh, "seconds": now - self.begun, "processor": processor - self.processor} | more
+            print(json.dumps(told), flush=True)
 
     imports = resident("VmRSS")
     elmo = polyseme.load(model)
     elmo.embed([["warm"]], precision="bfloat16")
     settings = bulk_settings(elmo, layers="top", precision="bfloat16", tokenized=True)
     reader = Halting([text])
-    reader.begun = begun = time.perf_counter()
-    manifest = embed_corpus(reader, output, elmo, settings)
-    print(json.dumps({"tokens": manifest["tokens"], "imports": imports, "rss": resident("VmRSS"), "peak": resident("VmHWM"),
-                      "bytes": size_on_disk(Path(output)), "wall": time.perf_counter() - begun}))  # fmt: skip
+    reader.begun, reader.processor = time.perf_counter(), time.process_time()
+    embed_corpus(reader, output, elmo, settings, report=reader.report)
+    reader.tell(rss=resident("VmRSS"), imports=imports, peak=resident("VmHWM"), bytes=size_on_disk(Path(output)))
 
 
 def child_long_iterate(model: str, text: str, tokens: str) -> None:
-    """The slices' sentences again: each line of standard input names one, and the seconds that embed_iter took are printed."""
+    """The slices' sentences again: each line of standard input names one, what embed_iter took is printed."""
     import polyseme
     from polyseme.sources import Reader
 
@@ -146,10 +154,11 @@ def child_long_iterate(model: str, text: str, tokens: str) -> None:
         slices[-1] += [value for value in block.values if isinstance(value, str)]
     for line in sys.stdin:
         sentences = (text.split() for text in slices[int(line)])
-        begun = time.perf_counter()
-        for _ in elmo.embed_iter(sentences, layers="top", precision="bfloat16"):
-            pass
-        print(time.perf_counter() - begun, flush=True)
+        begun, processor, count = time.perf_counter(), time.process_time(), 0
+        for array in elmo.embed_iter(sentences, layers="top", precision="bfloat16"):
+            count += len(array)
+        seconds, processor = time.perf_counter() - begun, time.process_time() - processor
+        print(json.dumps({"tokens": count, "seconds": seconds, "processor": processor}), flush=True)
 
 
 def child_store(model: str, text: str, output: str, layers: str, precision: str, kind: str) -> dict[str, Any]:
@@ -276,19 +285,35 @@ def growth(folder: Path, inputs: list[str], tokens: int) -> dict[str, Any]:
         answer = json.loads(ask(store, ""))
         while "imports" not in answer:
             stored.append(answer)
-            if len(stored) % 2 == 1 and answer["tokens"] > tokens // slices // 2:
-                answer["embed_iter"] = float(ask(iterate, str(len(stored) - 1)))
+            if len(stored) % 2 and len(stored) <= slices:
+                answer["embed_iter"] = json.loads(ask(iterate, str(len(stored) - 1)))
             print(f"{len(stored)}: {answer}", flush=True)
             answer = json.loads(ask(store, "on"))
         assert iterate.stdin is not None
         iterate.stdin.close()
-    speed = statistics.median(part["embed_iter"] / part["seconds"] for part in stored if "embed_iter" in part)
-    seconds = sum(part["seconds"] for part in stored)
-    tenth = next(part["rss"] for number, part in enumerate(stored, 1) if sum(p["tokens"] for p in stored[:number]) >= tokens / 10)
-    grown = answer["rss"] / tenth
-    print(f"resident at the end {grown:.3f} of that at a tenth; speed {speed:.3f} of embed_iter's")
-    whole = answer | {"seconds": seconds, "rate": answer["tokens"] / seconds, "rss_tenth": tenth}
-    return {"stored": whole, "slices": stored, "memory_ratio": grown, "speed_ratio": speed}
+    stored.append(answer)
+
+    def ratio(of: str) -> float:
+        """How much of embed_iter's tokens for each second of that kind."""
+        pairs = [(part, part["embed_iter"]) for part in stored if "embed_iter" in part]
+        return statistics.median(ours["tokens"] / ours[of] / (pure["tokens"] / pure[of]) for ours, pure in pairs)
+
+    count, seconds = (sum(part[name] for part in stored) for name in ("tokens", "seconds"))
+    done = itertools.accumulate(part["tokens"] for part in stored)
+    tenth = next(part["rss"] for part, so_far in zip(stored, done, strict=True) if so_far >= 0.99 * tokens / 10)
+    found = {
+        "tokens": count,
+        "seconds": seconds,
+        "rate": count / seconds,
+        "rss_tenth": tenth,
+        "memory_ratio": answer["rss"] / tenth,
+        "speed_ratio": ratio("seconds"),
+        "processor_ratio": ratio("processor"),
+        "slices": stored,
+    }
+    shown = "resident at the end {memory_ratio:.3f} of that at a tenth; speed {speed_ratio:.3f} of embed_iter's"
+    print((shown + " (by the processor's time {processor_ratio:.3f})").format(**found))
+    return found
 
 
 def beside_peers(folder: Path, inputs: list[str], sentences: int, peers: str) -> dict[str, Any]:
