@@ -2,7 +2,7 @@
 
     python benchmarks/bench_bulk.py growth 'corpus/*.txt.xz' --tokens 10_000_000 --out benchmarks/results/bulk_growth.json
     python benchmarks/bench_bulk.py peers 'corpus/*.txt.xz' --sentences 20_000 --peers PYTHON \
-        --out benchmarks/results/bulk_peers.json
+        --out benchmarks/results/bulk_peers.json [--only allennlp]
 
 The model has the shape of the published `small` ELMo and random weights: neither time nor memory depends on their values. Text is
 tokenized, one sentence a line. Every run is a process of its own; memory is resident memory (/proc, so Linux only).
@@ -13,10 +13,12 @@ growth   stores the top layer, bfloat16 arithmetic, float16 on disk. Twenty time
          processor's time beside it shows whether others computed meanwhile.
 peers    the mean of the layers of so many sentences: `polyseme embed -o DIR` and `-o FILE.hdf5`; AllenNLP's Elmo in a loop, 32
          sentences a batch, writing HDF5; simple_elmo's get_elmo_vectors on all sentences, saved as .npy. PYTHON is an
-         interpreter that has both peers. `added` is the largest memory above what the imports take.
+         interpreter that has both peers. `added` is the largest memory above what the imports take. What stands in the
+         output file already is not run again; --only runs one of them, anew.
 """
 
 import argparse
+import importlib.metadata
 import itertools
 import json
 import os
@@ -27,7 +29,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+import types
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
     from polyseme.sources import Block, Reader
 
 HERE = Path(__file__).resolve()
+CONTESTANTS = ("parquet", "hdf5", "allennlp", "simple_elmo")
 
 
 def resident(kind: str) -> int:
@@ -204,6 +208,11 @@ def child_allennlp(folder: str, text: str, output: str) -> dict[str, Any]:
     for name in ("HfFolder", "Repository"):  # AllenNLP 2.10.1 imports these names, which are gone
         setattr(huggingface_hub, name, getattr(huggingface_hub, name, type(name, (), {})))
     import torch
+    from transformers.utils import is_torchvision_available
+
+    if not is_torchvision_available():  # AllenNLP's image models, never used here, import it
+        for name in ("torchvision", "torchvision.ops", "torchvision.ops.boxes"):
+            sys.modules[name] = types.ModuleType(name)
     from allennlp.modules.elmo import Elmo, batch_to_ids
 
     imports = resident("VmRSS")
@@ -217,7 +226,7 @@ def child_allennlp(folder: str, text: str, output: str) -> dict[str, Any]:
             found = elmo(batch_to_ids(batch))["elmo_representations"][0].numpy()
             for number, (row, sentence) in enumerate(zip(found, batch, strict=True), start):
                 file.create_dataset(str(number), data=row[: len(sentence)], dtype="float32")
-    return _peer(begun, sum(map(len, sentences)), imports, Path(output))
+    return _peer(begun, sum(map(len, sentences)), imports, Path(output), "allennlp", "torch", "h5py")
 
 
 def child_simple_elmo(folder: str, text: str, output: str) -> dict[str, Any]:
@@ -234,10 +243,10 @@ def child_simple_elmo(folder: str, text: str, output: str) -> dict[str, Any]:
     sentences = [line.split() for line in Path(text).read_text(encoding="utf-8").splitlines()]
     begun = time.perf_counter()
     np.save(output, model.get_elmo_vectors(sentences, warmup=False, layers="average"))
-    return _peer(begun, sum(map(len, sentences)), imports, Path(output))
+    return _peer(begun, sum(map(len, sentences)), imports, Path(output), "simple_elmo", "tensorflow", "numpy")
 
 
-def _peer(begun: float, tokens: int, imports: int, output: Path) -> dict[str, Any]:
+def _peer(begun: float, tokens: int, imports: int, output: Path, *packages: str) -> dict[str, Any]:
     seconds = time.perf_counter() - begun
     return {
         "tokens": tokens,
@@ -246,6 +255,7 @@ def _peer(begun: float, tokens: int, imports: int, output: Path) -> dict[str, An
         "imports": imports,
         "added": resident("VmHWM") - imports,
         "bytes": size_on_disk(output),
+        "versions": {name: importlib.metadata.version(name) for name in packages},
     }
 
 
@@ -316,23 +326,34 @@ def growth(folder: Path, inputs: list[str], tokens: int) -> dict[str, Any]:
     return found
 
 
-def beside_peers(folder: Path, inputs: list[str], sentences: int, peers: str) -> dict[str, Any]:
-    """The same sentences by everybody, one after the other."""
+def beside_peers(
+    folder: Path,
+    inputs: list[str],
+    sentences: int,
+    peers: str,
+    wanted: Sequence[str],
+    found: dict[str, Any],
+    keep: Callable[[], None],
+) -> None:
+    """The same sentences by those who are wanted, one after the other, put to what is found; `keep` is called after each."""
     text, model = folder / "text.txt", folder / "native"
     write_text(inputs, text, sentences=sentences)
-    found = {
-        "polyseme parquet": run(sys.executable, "store", model, text, folder / "vectors", "mean", "float32", "parquet"),
-        "polyseme hdf5": run(sys.executable, "store", model, text, folder / "ours.hdf5", "mean", "float32", "hdf5"),
-        "allennlp": run(peers, "allennlp", folder / "peer", text, folder / "theirs.hdf5"),
-        "simple_elmo": run(peers, "simple_elmo", folder / "peer", text, folder / "theirs.npy"),
+    calls: dict[str, tuple[object, ...]] = {
+        "parquet": (sys.executable, "store", model, text, folder / "vectors", "mean", "float32", "parquet"),
+        "hdf5": (sys.executable, "store", model, text, folder / "ours.hdf5", "mean", "float32", "hdf5"),
+        "allennlp": (peers, "allennlp", folder / "peer", text, folder / "theirs.hdf5"),
+        "simple_elmo": (peers, "simple_elmo", folder / "peer", text, folder / "theirs.npy"),
     }
-    for name in ("allennlp", "simple_elmo"):
-        for ours in ("polyseme parquet", "polyseme hdf5"):
+    for name, (python, *call) in calls.items():
+        if name in wanted:
+            found[name] = run(str(python), *map(str, call)) | {"sentences": sentences}
+            keep()
+    for name, ours in itertools.product(("allennlp", "simple_elmo"), ("parquet", "hdf5")):
+        if name in found and ours in found:
             time_ratio = found[name]["seconds"] / found[ours]["seconds"]
             memory = found[ours]["added"] / found[name]["added"]
             disk = found[ours]["bytes"] / found[name]["bytes"]
             print(f"{ours} beside {name}: {time_ratio:.2f} times as fast, {memory:.3f} of the memory, {disk:.3f} of the disk")
-    return found
 
 
 def about() -> dict[str, Any]:
@@ -369,17 +390,27 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=10_000_000)
     parser.add_argument("--sentences", type=int, default=20_000)
     parser.add_argument("--peers", default=sys.executable, help="the interpreter that has the peers")
+    parser.add_argument("--only", choices=CONTESTANTS, help="one of the peers' table, anew")
     parser.add_argument("--out", type=Path, help="a JSON file for the figures, the versions and the machine")
     arguments = parser.parse_args()
+    found: dict[str, Any] = {}
+
+    def keep() -> None:
+        if arguments.out:
+            arguments.out.write_text(json.dumps(about() | {arguments.what: found}, indent=1) + "\n", encoding="utf-8")
+
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_model(folder)
         if arguments.what == "growth":
-            found = growth(folder, arguments.inputs, arguments.tokens)
-        else:
-            found = beside_peers(folder, arguments.inputs, arguments.sentences, arguments.peers)
-    if arguments.out:
-        arguments.out.write_text(json.dumps(about() | {arguments.what: found}, indent=1) + "\n", encoding="utf-8")
+            found |= growth(folder, arguments.inputs, arguments.tokens)
+            keep()
+            return
+        if arguments.out and arguments.out.exists():
+            earlier = json.loads(arguments.out.read_text(encoding="utf-8"))["peers"]
+            found |= {one: part for one, part in earlier.items() if part["sentences"] == arguments.sentences}
+        wanted = [arguments.only] if arguments.only else [one for one in CONTESTANTS if one not in found]
+        beside_peers(folder, arguments.inputs, arguments.sentences, arguments.peers, wanted, found, keep)
 
 
 if __name__ == "__main__":
