@@ -7,10 +7,10 @@
 The model has the shape of the published `small` ELMo and random weights: neither time nor memory depends on their values. Text is
 tokenized, one sentence a line. Every run is a process of its own; memory is resident memory (/proc, so Linux only).
 
-growth   stores the top layer, bfloat16 arithmetic, float16 on disk. Twenty times on the way, always when all that was computed
-         is on disk, the run halts, its resident memory is taken, and every other time another process computes the same
-         sentences with `embed_iter` and throws the vectors away. The speed is the median of these slices' ratios; that of the
-         processor's time beside it shows whether others computed meanwhile.
+growth   stores the top layer, bfloat16 arithmetic, float16 on disk. Up to twenty times on the way, always when all that was
+         computed is on disk, the run halts, its resident memory is taken, and every other time another process computes the
+         same sentences with `embed_iter` and throws the vectors away. The speed is the median of these slices' ratios; that
+         of the processor's time beside it shows whether others computed meanwhile.
 peers    the mean of the layers of so many sentences: `polyseme embed -o DIR` and `-o FILE.hdf5`; AllenNLP's Elmo in a loop, 32
          sentences a batch, writing HDF5; simple_elmo's get_elmo_vectors on all sentences, saved as .npy. PYTHON is an
          interpreter that has both peers. `added` is the largest memory above what the imports take. What stands in the
