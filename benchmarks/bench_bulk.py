@@ -7,10 +7,10 @@
 The model has the shape of the published `small` ELMo and random weights: neither time nor memory depends on their values. Text is
 tokenized, one sentence a line. Every run is a process of its own; memory is resident memory (/proc, so Linux only).
 
-growth   stores the top layer, bfloat16 arithmetic, float16 on disk. Up to twenty times on the way, always when all that was
-         computed is on disk, the run halts, its resident memory is taken, and every other time another process computes the
-         same sentences with `embed_iter` and throws the vectors away. The speed is the median of these slices' ratios; that
-         of the processor's time beside it shows whether others computed meanwhile.
+growth   stores the top layer, bfloat16 arithmetic, float16 on disk. Up to twenty times (--slices) on the way, always when all
+         that was computed is on disk, the run halts, its resident memory is taken, and every other time (--every) another
+         process computes the same sentences with `embed_iter` and throws the vectors away. The speed is the median of these
+         slices' ratios; that of the processor's time beside it shows whether others computed meanwhile.
 peers    the mean of the layers of so many sentences: `polyseme embed -o DIR` and `-o FILE.hdf5`; AllenNLP's Elmo in a loop, 32
          sentences a batch, writing HDF5; simple_elmo's get_elmo_vectors on all sentences, saved as .npy. PYTHON is an
          interpreter that has both peers. `added` is the largest memory above what the imports take. What stands in the
@@ -273,11 +273,11 @@ def run(python: str, name: str, *arguments: object) -> dict[str, Any]:
     return result
 
 
-def growth(folder: Path, inputs: list[str], tokens: int) -> dict[str, Any]:
+def growth(folder: Path, inputs: list[str], tokens: int, slices: int, every: int) -> dict[str, Any]:
     """A long run's memory, and its speed beside that of the computation alone."""
     text, model = folder / "text.txt", folder / "native"
     write_text(inputs, text, tokens=tokens)
-    stored, slices = [], 20
+    stored = []
 
     def begin(name: str, *arguments: object) -> subprocess.Popen[str]:
         command = [sys.executable, str(HERE), "child", name, *map(str, arguments), str(tokens // slices)]
@@ -295,7 +295,7 @@ def growth(folder: Path, inputs: list[str], tokens: int) -> dict[str, Any]:
         answer = json.loads(ask(store, ""))
         while "imports" not in answer:
             stored.append(answer)
-            if len(stored) % 2 and len(stored) <= slices:
+            if len(stored) <= slices and (len(stored) - 1) % every == 0:
                 answer["embed_iter"] = json.loads(ask(iterate, str(len(stored) - 1)))
             print(f"{len(stored)}: {answer}", flush=True)
             answer = json.loads(ask(store, "on"))
@@ -388,6 +388,8 @@ def main() -> None:
         "inputs", nargs="*", default=[str(shared / "data/corpus/*.txt.xz")], help="tokenized text, one sentence a line"
     )
     parser.add_argument("--tokens", type=int, default=10_000_000)
+    parser.add_argument("--slices", type=int, default=20, help="how often the long run halts")
+    parser.add_argument("--every", type=int, default=2, help="of how many slices one is computed by embed_iter too")
     parser.add_argument("--sentences", type=int, default=20_000)
     parser.add_argument("--peers", default=sys.executable, help="the interpreter that has the peers")
     parser.add_argument("--only", choices=CONTESTANTS, help="one of the peers' table, anew")
@@ -403,7 +405,7 @@ def main() -> None:
         folder = Path(name)
         write_model(folder)
         if arguments.what == "growth":
-            found |= growth(folder, arguments.inputs, arguments.tokens)
+            found |= growth(folder, arguments.inputs, arguments.tokens, arguments.slices, arguments.every)
             keep()
             return
         if arguments.out and arguments.out.exists():
