@@ -14,7 +14,7 @@ from polyseme.batching import encode, warm_state
 from polyseme.characters import ByteScheme, LexiconScheme, WordReader, Words, distinct
 from polyseme.config import BiLMConfig, CharacterConfig, WordConfig
 from polyseme.elmo import Elmo
-from polyseme.engine import Engine
+from polyseme.engine import Engine, _batches
 from polyseme.kernels import available, sweep, training
 from polyseme.kernels.recent import RecentVectors
 from polyseme.kernels.spelling import Speller
@@ -275,6 +275,14 @@ def test_no_work_is_done_on_padding(monkeypatch):
 
 
 # Memory
+
+
+def test_batches_have_a_bound_of_sentences_too():
+    lengths = [3] * 1100 + [40]
+    batches = list(_batches(lengths, 1000))
+    assert [len(batch) for batch in batches] == [321, 333, 333, 114]
+    assert [len(batch) for batch in _batches(lengths, 10_000)] == [512, 512, 77]
+    assert sorted(row for batch in _batches(lengths, 10_000) for row in batch) == list(range(1101))
 
 
 def test_batches_that_memory_does_not_suffice_for_are_halved(monkeypatch):

@@ -226,8 +226,7 @@ class Elmo:
             raise InputError(
                 f"state is {_kind(state)}; a stream of sentences starts from 'warm' or 'zero', use embed to carry a state."
             )
-        budget = self._budget(batch_tokens, precision) * _WINDOW_BATCHES
-        for number, window in enumerate(windows(sentences, _WINDOW_SENTENCES, budget)):
+        for number, window in enumerate(self.windows(sentences, precision=precision, batch_tokens=batch_tokens)):
             # Which sentences share a window is chance: only the first one is asked whether it is a list of tokens.
             yield from self.embed(
                 window,
@@ -239,6 +238,12 @@ class Elmo:
                 batch_tokens=batch_tokens,
                 raw=raw or number > 0,
             )
+
+    def windows(
+        self, sentences: Iterable[Sentence], *, precision: Precision = "float32", batch_tokens: int | None = None
+    ) -> Iterator[list[Sentence]]:
+        """The sentences in the runs that `embed_iter` computes together, as a loop over `embed` may do it."""
+        yield from windows(sentences, _WINDOW_SENTENCES, self._budget(batch_tokens, precision) * _WINDOW_BATCHES)
 
     def score(
         self, sentences: Iterable[Sentence], *, state: State = "warm", batch_tokens: int | None = None, raw: bool = False

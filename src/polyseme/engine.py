@@ -16,7 +16,7 @@ from polyseme.batching import WARM_LIMIT, WARM_TOLERANCE
 from polyseme.characters import Words
 from polyseme.kernels.recent import RecentVectors
 from polyseme.kernels.spelling import Speller
-from polyseme.kernels.sweep import LayerSweep, Packing, Precision, room
+from polyseme.kernels.sweep import LayerSweep, Packing, Precision, alike, room
 from polyseme.kernels.workers import side_by_side
 from polyseme.lstm import LSTMState
 from polyseme.model import BiLM
@@ -26,6 +26,8 @@ _CACHE_BYTES = 1 << 25
 #: What a batch's layers may take where nobody says how many tokens it has, and the bounds of its tokens.
 _BATCH_BYTES = 1 << 27
 _FEWEST_TOKENS, _MOST_TOKENS = 2048, 16384
+#: And of its sentences: more rows make no product faster, but the gates of one step of short sentences would take much memory.
+_MOST_SENTENCES = 512
 #: A batch that does not fit into memory is halved, but not below this many tokens.
 _SMALLEST_TOKENS = 16
 #: After how many empty sentences the warm state is looked at.
@@ -245,8 +247,8 @@ class _Batch:
         tokens = len(flat)
         piece = size if len(rows) == 1 else tokens
         self.parts = [_Part(self, slice(start, min(start + piece, tokens))) for start in range(0, tokens, piece)]
-        self.out = [torch.empty(tokens, engine.config.layer_dims[layer], device=call.device, dtype=torch.float32)
-                    for layer in call.layers]  # fmt: skip
+        widths = [engine.config.layer_dims[layer] for layer in call.layers]
+        self.out = [torch.empty(alike(tokens), width, device=call.device, dtype=torch.float32)[:tokens] for width in widths]
         # A copy for every batch: a batch that is read again in halves begins anew.
         if call.carry:
             self.end = LSTMState(h=call.state.h[:, rows].float(), c=call.state.c[:, rows].float())
@@ -305,11 +307,11 @@ class _Batch:
 
 
 def _batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
-    """Groups of sentence numbers, the longest sentences first, of at most so many tokens or one sentence."""
+    """Groups of sentence numbers, the longest sentences first: at most so many tokens, or one sentence."""
     rows: list[int] = []
     held = 0
     for row in sorted(range(len(lengths)), key=lambda row: -lengths[row]):
-        if rows and held + lengths[row] > tokens:
+        if rows and (held + lengths[row] > tokens or len(rows) == _MOST_SENTENCES):
             yield rows
             rows, held = [], 0
         rows.append(row)

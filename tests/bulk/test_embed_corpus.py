@@ -3,6 +3,7 @@
 import gzip
 import json
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pyarrow
@@ -15,10 +16,12 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 import polyseme
+from polyseme.bulk.parts import _Table
 from polyseme.bulk.place import Place
 from polyseme.bulk.portions import InputCounts, portions
 from polyseme.bulk.run import embed_corpus
 from polyseme.bulk.settings import bulk_settings
+from polyseme.elmo import Elmo
 from polyseme.errors import FormatError, InputError
 from polyseme.sources import Reader
 from tiny import tiny_elmo
@@ -312,3 +315,48 @@ def test_bad_input_names_file_and_line(elmo, tmp_path, name, content, message):
         path.write_bytes(content)
     with pytest.raises(FormatError, match=message):
         stored(elmo, path, tmp_path / "out")
+
+
+@pytest.mark.parametrize("options", [{"dtype": "float32"}, {"dtype": "float32", "pool": "mean"}])
+def test_few_buffers_go_round(elmo, text, tmp_path, monkeypatch, options):
+    """Groups of eight rows, and two groups' buffers: the computation waits for the writer many times in each part."""
+    monkeypatch.setattr("polyseme.bulk.parts.PART_BYTES", 1)
+    settings = replace(bulk_settings(elmo, tokenized=True, part_tokens=1000, **options), rows=8)
+    embed_corpus(Reader([text]), tmp_path / "out", elmo, settings)
+    assert pyarrow.parquet.ParquetFile(tmp_path / "out/part-00000.parquet").metadata.num_row_groups > 5
+    vectors = polyseme.read_vectors(tmp_path / "out")
+    sentences = [line.split() for line in text.read_text().splitlines()]
+    for found, wanted in zip(vectors, elmo.embed(sentences, pool=options.get("pool")), strict=True):
+        np.testing.assert_allclose(found.vectors, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_an_error_ends_both_computing_and_writing(elmo, text, tmp_path, monkeypatch):
+    """With two groups' buffers, of which none may be lost; what is whole stays."""
+    monkeypatch.setattr("polyseme.bulk.parts.PART_BYTES", 1)
+    settings = replace(bulk_settings(elmo, tokenized=True, part_tokens=500), rows=8)
+    embed_corpus(Reader([text]), tmp_path / "undisturbed", elmo, settings)
+    wanted = files_of(tmp_path / "undisturbed")
+    embed, write, calls = Elmo.embed, _Table.write, []
+
+    def failing(*arguments, **options):
+        calls.append(1)
+        if len(calls) == 3:
+            raise RuntimeError("computing")
+        return embed(*arguments, **options)
+
+    def refusing(table, group, first):
+        if first:
+            raise RuntimeError("writing")
+        return write(table, group, first)
+
+    for patched, name, message in ((Elmo, "embed", "computing"), (_Table, "write", "writing")):
+        with monkeypatch.context() as patch:
+            patch.setattr(patched, name, failing if name == "embed" else refusing)
+            with pytest.raises(RuntimeError, match=message):
+                embed_corpus(Reader([text]), tmp_path / message, elmo, settings)
+        there = files_of(tmp_path / message)
+        assert there.items() <= wanted.items()
+        assert "_manifest.json" not in there
+        embed_corpus(Reader([text]), tmp_path / message, elmo, settings)
+        assert files_of(tmp_path / message) == wanted
+    assert len(calls) == 3

@@ -1,21 +1,27 @@
 """One portion of sentences → one part: its vectors, group by group, into a Parquet or an Arrow file.
 
-`make_part` is the only place where stored vectors are computed. Batches never cross a part, so what a part holds depends on
-its portion, the settings and the model alone.
+`computed` is the only place where stored vectors are computed. Batches never cross a part, so what a part holds depends on
+its portion, the settings and the model alone. Computing and writing may be left to two threads: what goes from one to the
+other are groups of rows in buffers that are used again and again.
 """
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, BinaryIO, TypedDict
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypedDict
 
 import numpy as np
+import torch
 from jaxtyping import Float
+from torch import Tensor
 
 from polyseme.bulk.place import HashedFile, Place
 from polyseme.bulk.portions import Portion
-from polyseme.bulk.settings import BulkSettings
+from polyseme.bulk.settings import PART_BYTES, BulkSettings
 from polyseme.errors import FormatError, InputError
 from polyseme.text import tokenizer
 from polyseme.vectors import METADATA_KEY, column_of
@@ -24,8 +30,6 @@ if TYPE_CHECKING:
     import pyarrow
 
     from polyseme.elmo import Elmo
-
-Advance = Callable[[int], None]
 
 
 class Receipt(TypedDict):
@@ -61,26 +65,74 @@ def identity(settings: BulkSettings) -> dict[str, Any]:
     return json.loads(json.dumps(settings.to_dict()))
 
 
-def make_part(
-    elmo: "Elmo", model: str, portion: Portion, settings: BulkSettings, place: Place, advance: Advance | None = None
-) -> Receipt:
-    """Computes and writes the part of a portion; `model` is the model's hash, `advance` is told of tokens as they are done."""
-    tokens, spans = _tokenized(portion, settings)
-    count = sum(map(len, tokens))
-    rows = len(tokens) if settings.pool is not None else count + 2 * len(tokens) * settings.boundaries
-    description = Description(
-        settings=identity(settings),
-        model=model,
-        input=portion.digest(),
-        first=portion.first,
-        sentences=len(tokens),
-        tokens=count,
-        rows=rows,
-    )
-    name = part_name(portion.number, settings)
-    with place.writing(name) as file, _Table(file, settings, description) as table:
-        arrays = elmo.embed_iter(
-            tokens,
+@dataclass(frozen=True)
+class Part:
+    """What a part is made of but for the vectors: a portion's tokens, and for texts their places."""
+
+    portion: Portion
+    settings: BulkSettings
+    tokens: list[list[str]]
+    spans: "list[_Spans] | None"
+    markers: tuple[str, str]
+    description: Description
+
+    @classmethod
+    def of(cls, portion: Portion, settings: BulkSettings, model: str, elmo: "Elmo") -> "Part":
+        """The part of a portion; `model` is the model's hash."""
+        tokens, spans = _tokenized(portion, settings)
+        count = sum(map(len, tokens))
+        rows = len(tokens) if settings.pool is not None else count + 2 * len(tokens) * settings.boundaries
+        description = Description(
+            settings=identity(settings),
+            model=model,
+            input=portion.digest(),
+            first=portion.first,
+            sentences=len(tokens),
+            tokens=count,
+            rows=rows,
+        )
+        return cls(portion, settings, tokens, spans, (elmo.reader.begin, elmo.reader.end), description)
+
+
+class Group(NamedTuple):
+    """The vectors of some rows, in a buffer for each stored layer."""
+
+    buffers: list[Float[Tensor, "room _"]]
+    rows: int
+
+
+class Buffers:
+    """So many groups' buffers, by default as large as a part together; who takes more waits until some come back."""
+
+    def __init__(self, settings: BulkSettings, count: int | None = None) -> None:
+        kind = torch.float16 if settings.dtype == "float16" else torch.float32
+        group = settings.rows * sum(settings.widths) * kind.itemsize
+        self._free: SimpleQueue[list[Tensor]] = SimpleQueue()
+        for _ in range(count or max(2, PART_BYTES // group)):
+            self._free.put([torch.empty(settings.rows, width, dtype=kind) for width in settings.widths])
+
+    def take(self) -> list[Tensor]:
+        """One group's buffers."""
+        return self._free.get()
+
+    def give(self, group: Group) -> None:
+        """Takes them back."""
+        self._free.put(group.buffers)
+
+
+def make_part(elmo: "Elmo", model: str, portion: Portion, settings: BulkSettings, place: Place) -> Receipt:
+    """Computes and writes the part of a portion; `model` is the model's hash."""
+    part, buffers = Part.of(portion, settings, model, elmo), Buffers(settings, 1)
+    return write_part(part, computed(elmo, part, buffers), buffers, place)
+
+
+def computed(elmo: "Elmo", part: Part, buffers: Buffers, advance: Callable[[int], None] | None = None) -> Iterator[Group]:
+    """The rows of a part, group by group; `advance` is told of tokens as they are done."""
+    settings = part.settings
+    packer = _Packer(settings, buffers)
+    for window in elmo.windows(part.tokens, precision=settings.precision, batch_tokens=settings.batch_tokens):
+        arrays = elmo.embed(
+            window,
             layers=settings.embed_layers,
             state=settings.state,
             boundaries=settings.boundaries,
@@ -88,17 +140,73 @@ def make_part(
             pool=settings.pool,
             batch_tokens=settings.batch_tokens,
         )
-        for number, (words, array) in enumerate(zip(tokens, arrays, strict=True)):
-            vectors = array if settings.layers == "all" else array[None]
-            place_in_text = None if spans is None else (portion.texts[number], portion.starts[number], spans[number])
-            if settings.pool is not None:
-                table.add_pooled(portion.first + number, len(words), vectors[:, None], place_in_text)
-            else:
-                marked = [elmo.reader.begin, *words, elmo.reader.end] if settings.boundaries else words
-                table.add(portion.first + number, marked, vectors, place_in_text)
-            if advance is not None:
-                advance(len(words))
-    return Receipt(file=name, sentences=len(tokens), tokens=count, rows=rows, bytes=file.size, sha256=file.sha256)
+        yield from packer.full(arrays)
+        if advance is not None:
+            advance(sum(map(len, window)))
+    yield from packer.rest()
+
+
+class _Packer:
+    """Puts sentences' vectors into groups of one size."""
+
+    def __init__(self, settings: BulkSettings, buffers: Buffers) -> None:
+        self._settings = settings
+        self._buffers = buffers
+        self._targets: list[Tensor] = []
+        self._held = 0
+
+    def full(self, arrays: list[Float[np.ndarray, "..."]]) -> Iterator[Group]:
+        """The groups that these sentences fill. The list is emptied, so that nothing is held when the next is computed."""
+        arrays.reverse()
+        while arrays:
+            found = torch.from_numpy(arrays.pop())
+            vectors = found if self._settings.layers == "all" else found[None]
+            if self._settings.pool is not None:
+                vectors = vectors[:, None]
+            done, count = 0, len(vectors[0])
+            while done < count:
+                self._targets = self._targets or self._buffers.take()
+                step = min(count - done, self._settings.rows - self._held)
+                for target, layer in zip(self._targets, vectors, strict=True):
+                    target[self._held : self._held + step] = layer[done : done + step]  # rounded, where it holds float16
+                self._held += step
+                done += step
+                if self._held == self._settings.rows:
+                    yield from self.rest()
+
+    def rest(self) -> Iterator[Group]:
+        """What is there, if anything."""
+        if self._held:
+            group = Group(self._targets, self._held)
+            self._targets, self._held = [], 0
+            yield group
+
+
+class Unfinished(Exception):
+    """The computation ended before a part's last group."""
+
+
+def write_part(part: Part, groups: Iterable[Group], buffers: Buffers, place: Place) -> Receipt:
+    """Writes a part; where there are too few groups there will be no file."""
+    description, written = part.description, 0
+    name = part_name(part.portion.number, part.settings)
+    with place.writing(name) as file, _Table(file, part) as table:
+        for group in groups:
+            try:
+                table.write(group, written)
+            finally:
+                buffers.give(group)
+            written += group.rows
+        if written != description["rows"]:
+            raise Unfinished
+    return Receipt(
+        file=name,
+        sentences=description["sentences"],
+        tokens=description["tokens"],
+        rows=description["rows"],
+        bytes=file.size,
+        sha256=file.sha256,
+    )
 
 
 def describe_part(place: Place, name: str) -> Description:
@@ -146,7 +254,6 @@ def _drained(file: BinaryIO) -> HashedFile:
 
 
 _Spans = list[tuple[int, int]]
-_Where = tuple[int, int, _Spans]  # number of the text, first character of the sentence there, the tokens' characters in it
 
 
 def _tokenized(portion: Portion, settings: BulkSettings) -> tuple[list[list[str]], list[_Spans] | None]:
@@ -179,17 +286,49 @@ def part_schema(settings: BulkSettings, description: Description | None = None) 
     return pa.schema([pa.field(name, kind, nullable=False) for name, kind in columns], metadata=metadata)
 
 
-class _Table:
-    """Rows gathered into groups of one size, each written as soon as it is full."""
+def _places(settings: BulkSettings, spans: _Spans) -> _Spans:
+    """The characters of each of a sentence's rows."""
+    if settings.pool is not None:
+        return [(spans[0][0], spans[-1][1]) if spans else (0, 0)]
+    if settings.boundaries:
+        last = spans[-1][1] if spans else 0
+        return [(0, 0), *spans, (last, last)]
+    return spans
 
-    def __init__(self, file: HashedFile, settings: BulkSettings, description: Description) -> None:
-        self._settings = settings
-        self._schema = part_schema(settings, description)
+
+def _columns(part: Part) -> dict[str, Any]:
+    """All columns of a part but for the vectors, a value for each row."""
+    first, count, pooled = part.portion.first, len(part.tokens), part.settings.pool is not None
+    lengths = np.fromiter(map(len, part.tokens), np.int32, count)
+    marked = int(part.settings.boundaries)
+    rows = np.ones_like(lengths) if pooled else lengths + 2 * marked
+    columns: dict[str, Any] = {"sentence": np.repeat(np.arange(first, first + count), rows)}
+    if pooled:
+        columns["tokens"] = lengths
+    else:
+        ends = np.cumsum(rows, dtype=np.int64)
+        columns["position"] = np.arange(rows.sum()) - np.repeat(ends - rows, rows) - marked
+        begin, end = part.markers
+        sentences = ([begin, *words, end] for words in part.tokens) if marked else part.tokens
+        columns["token"] = list(chain.from_iterable(sentences))
+    if part.spans is not None:
+        columns["text"] = np.repeat(np.array(part.portion.texts, np.int64), rows)
+        starts = np.repeat(np.array(part.portion.starts, np.int64), rows)
+        places = [place for spans in part.spans for place in _places(part.settings, spans)]
+        offsets_of = np.array(places, np.int64).reshape(-1, 2)
+        for name, offsets in zip(("start", "end"), offsets_of.T, strict=True):
+            columns[name] = np.where(offsets < 0, -1, starts + offsets)
+    return columns
+
+
+class _Table:
+    """The file of a part."""
+
+    def __init__(self, file: HashedFile, part: Part) -> None:
+        self._settings = part.settings
+        self._schema = part_schema(part.settings, part.description)
         self._file = file
-        kind = np.float16 if settings.dtype == "float16" else np.float32
-        self._vectors = [np.empty((settings.rows, width), dtype=kind) for width in settings.widths]
-        self._cells: dict[str, list[Any]] = {}
-        self._held = 0
+        self._columns = _columns(part)
 
     def __enter__(self) -> "_Table":
         import pyarrow
@@ -209,82 +348,29 @@ class _Table:
                 write_statistics=[name for name in small if name != "token"],
             )
         self._writer.__enter__()
-        self._clear()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
         try:
             if kind is None:
-                self._flush()
                 self._writer.close()
         finally:
             with contextlib.suppress(OSError):  # the end of a file that is given up
                 self._writer.close()
 
-    def add(self, sentence: int, tokens: list[str], vectors: Float[np.ndarray, "layers rows _"], where: _Where | None) -> None:
-        """The rows of a sentence, its markers among them where they are kept."""
-        count, first = len(tokens), -1 if self._settings.boundaries else 0
-        cells: dict[str, list[Any]] = {
-            "sentence": [sentence] * count,
-            "position": list(range(first, first + count)),
-            "token": tokens,
-        }
-        if where is not None:
-            text, start, spans = where
-            if self._settings.boundaries:
-                last = spans[-1][1] if spans else 0
-                spans = [(0, 0), *spans, (last, last)]
-            cells["text"] = [text] * count
-            cells["start"] = [start + begin if begin >= 0 else -1 for begin, _ in spans]
-            cells["end"] = [start + end if end >= 0 else -1 for _, end in spans]
-        self._put(cells, vectors)
-
-    def add_pooled(self, sentence: int, count: int, vectors: Float[np.ndarray, "layers 1 _"], where: _Where | None) -> None:
-        """The one row of a sentence."""
-        cells: dict[str, list[Any]] = {"sentence": [sentence], "tokens": [count]}
-        if where is not None:
-            text, start, spans = where
-            begin, end = (spans[0][0], spans[-1][1]) if spans else (0, 0)
-            cells |= {"text": [text], "start": [start + begin if begin >= 0 else -1], "end": [start + end if end >= 0 else -1]}
-        self._put(cells, vectors)
-
-    def _put(self, cells: dict[str, list[Any]], vectors: Float[np.ndarray, "layers rows _"]) -> None:
-        done, count = 0, vectors.shape[1]
-        while done < count:
-            step = min(count - done, self._settings.rows - self._held)
-            for target, layer in zip(self._vectors, vectors, strict=True):
-                target[self._held : self._held + step] = self._rounded(layer[done : done + step])
-            for name, values in cells.items():
-                self._cells[name] += values[done : done + step] if step < count else values
-            self._held += step
-            done += step
-            if self._held == self._settings.rows:
-                self._flush()
-
-    def _rounded(self, values: Float[np.ndarray, "rows _"]) -> np.ndarray:
-        if self._settings.dtype != "float16":
-            return values
-        with np.errstate(over="raise"):
-            try:
-                return values.astype(np.float16)
-            except FloatingPointError as error:
-                raise InputError("this model's vectors hold numbers too large for float16; store float32.") from error
-
-    def _clear(self) -> None:
-        self._cells = {name: [] for name in self._schema.names if not name.startswith("vector_")}
-        self._held = 0
-
-    def _flush(self) -> None:
-        if self._held == 0:
-            return
+    def write(self, group: Group, first: int) -> None:
+        """Writes rows; `first` is the number of the first in the part."""
         import pyarrow as pa
 
+        rows = slice(first, first + group.rows)
         columns: dict[str, Any] = {
-            name: pa.array(values, type=self._schema.field(name).type) for name, values in self._cells.items()
+            name: pa.array(values[rows], type=self._schema.field(name).type) for name, values in self._columns.items()
         }
-        for layer, buffer in zip(self._settings.columns, self._vectors, strict=True):
-            values = buffer[: self._held]
-            if self._settings.dtype == "int8":
+        for layer, buffer in zip(self._settings.columns, group.buffers, strict=True):
+            values = buffer[: group.rows].numpy()
+            if self._settings.dtype == "float16":
+                _check_float16(values)
+            elif self._settings.dtype == "int8":
                 values, columns[f"{column_of(layer)}_scale"] = _quantized(values)
             kind = self._schema.field(column_of(layer)).type
             columns[column_of(layer)] = pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), type=kind)
@@ -293,7 +379,12 @@ class _Table:
             self._writer.write_table(table)
         else:
             self._writer.write_table(table, row_group_size=self._settings.rows)
-        self._clear()
+
+
+def _check_float16(values: Float[np.ndarray, "rows width"]) -> None:
+    """What float16 does not reach has been rounded to infinity."""
+    if ((values.view(np.uint16) & 0x7FFF) == 0x7C00).any():
+        raise InputError("this model's vectors hold numbers too large for float16; store float32.")
 
 
 def _quantized(values: Float[np.ndarray, "rows width"]) -> tuple[np.ndarray, np.ndarray]:

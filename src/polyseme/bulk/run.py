@@ -7,7 +7,8 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from polyseme.bulk.parts import Receipt, describe_part, identity, make_part, part_name, receipt_of
+from polyseme.bulk.alongside import made_here
+from polyseme.bulk.parts import Receipt, describe_part, identity, part_name, receipt_of
 from polyseme.bulk.place import Place
 from polyseme.bulk.portions import InputCounts, Portion, portions
 from polyseme.bulk.settings import BulkSettings
@@ -58,8 +59,7 @@ def embed_corpus(
     advance = adding(report)
 
     def alone(wanted: Iterable[Portion]) -> Iterator[Receipt]:
-        for portion in wanted:
-            yield make_part(elmo, elmo.hash, portion, settings, place, advance)
+        return made_here(wanted, elmo, settings, place, advance)
 
     def together(wanted: Iterable[Portion]) -> Iterator[Receipt]:
         for receipt in made_by_workers(wanted, elmo, settings, place, workers):

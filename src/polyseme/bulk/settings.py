@@ -11,7 +11,7 @@ from polyseme.vectors import Container, Dtype
 if TYPE_CHECKING:
     from polyseme.elmo import Elmo
 
-#: The size of a part and of a group of its rows, in bytes of vectors; a part is what a killed run loses.
+#: The size of a part and of a group of its rows, in bytes of vectors; a killed run loses less than two parts.
 PART_BYTES, GROUP_BYTES = 32 << 20, 2 << 20
 #: No part is smaller: sentences are sorted by length inside a part, and more of them pad less.
 _PART_TOKENS = 1 << 14

@@ -61,8 +61,8 @@ class RecentVectors:
                 self._places[key] = place
                 places.append(place)
             if len(self._places) > len(self._table):
-                room = min(self.capacity, max(len(self._places), 2 * len(self._table)))
-                table = self._table.new_empty(room, self._table.shape[1])
+                # All of it at once, zeros written: grown bit by bit it would leave holes, and a long run's memory would creep up.
+                table = self._table.new_empty(self.capacity, self._table.shape[1]).zero_()
                 table[: len(self._table)] = self._table
                 self._table = table
             if places:

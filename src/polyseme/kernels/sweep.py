@@ -154,7 +154,13 @@ def room(packing: Packing, sweeps: Sequence[LayerSweep]) -> int:
     widest = packing.counts[0] if packing.counts else 0
     chunk = max(_CHUNK_BYTES // (4 * sweep.config.dim * sweep.dtype.itemsize) for sweep in sweeps)
     most = min(max(widest, chunk), packing.tokens)
-    return packing.tokens + max(2, most // 2 + 16)
+    return alike(packing.tokens + max(2, most // 2 + 16))
+
+
+def alike(rows: int) -> int:
+    """At most a thirtieth more rows, so that batches of about one size ask for memory of one size, and find what they freed."""
+    step = 1 << max(0, rows.bit_length() - 6)
+    return -(-rows // step) * step
 
 
 class _Usual:

@@ -34,14 +34,20 @@ def side_by_side(*pieces: Callable[[], None], here: bool = False) -> None:
         future.result()
 
 
-@functools.cache
-def _pool(workers: int, threads: int) -> ThreadPoolExecutor:
-    """Threads that compute on one core each. `threads` is what the caller uses, and all threads that start later."""
+def one_core_pool(workers: int) -> ThreadPoolExecutor:
+    """Threads that compute on one core each; the caller's computation, and threads that start later, keep their number."""
+    threads = torch.get_num_threads()
     pool = ThreadPoolExecutor(workers, "polyseme", initializer=torch.set_num_threads, initargs=(1,))
     meeting = threading.Barrier(workers)  # a pool starts a thread only when all it has are busy
     wait([pool.submit(meeting.wait) for _ in range(workers)])
     torch.set_num_threads(threads)  # torch remembers the last number for threads it has not met yet
     return pool
+
+
+@functools.cache
+def _pool(workers: int, threads: int) -> ThreadPoolExecutor:
+    """The pool of callers who use so many threads."""
+    return one_core_pool(workers)
 
 
 # A forked process has this module's pools, but none of their threads.
