@@ -60,7 +60,8 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=2_000_000)
     parser.add_argument("--rate", type=float, default=0.002)
     parser.add_argument("--freeze-steps", type=int, default=150)
-    parser.add_argument("--first", type=int, help="only so many sentences of each held-out part, to try the script")
+    parser.add_argument("--first", type=int, help="only so many sentences of each held-out part")
+    parser.add_argument("--only", action="append", choices=["fresh softmax", "own softmax", "from scratch"], help="default: all")
     parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results" / "fine_tune.json")
     options = parser.parse_args()
     torch.set_num_threads(os.cpu_count() or 1)
@@ -81,18 +82,22 @@ def main() -> None:
     optimizer = replace(recipe.optimizer, learning_rate=options.rate, warmup_steps=50)
     config = replace(recipe, model=kept.model.config, tokens=options.tokens, optimizer=optimizer)
     ordinary = replace(config, optimizer=replace(optimizer, learning_rate=recipe.optimizer.learning_rate))
-    lines = {
-        "before": perplexities(elmo, texts, options.first),
-        "fresh softmax": perplexities(
-            trained(config, corpus, fresh, elmo, scratch / "fresh", options.freeze_steps), texts, options.first
-        ),
-        "own softmax": perplexities(trained(config, corpus, kept, elmo, scratch / "own", 0), texts, options.first),
-        "from scratch": perplexities(trained(ordinary, corpus, None, elmo, scratch / "scratch", 0), texts, options.first),
+    runs: dict[str, tuple[PretrainConfig, Start | None, int]] = {
+        "fresh softmax": (config, fresh, options.freeze_steps),
+        "own softmax": (config, kept, 0),
+        "from scratch": (ordinary, None, 0),
     }
+    lines = {"before": perplexities(elmo, texts, options.first)}
+    for name, (chosen, start, frozen) in runs.items():
+        if options.only is None or name in options.only:
+            after = trained(chosen, corpus, start, elmo, scratch / name.replace(" ", "-"), frozen)
+            lines[name] = perplexities(after, texts, options.first)
+            print(name, json.dumps(lines[name]), flush=True)
     found = json.loads(options.output.read_text(encoding="utf-8")) if options.output.exists() else {}
     found[options.domain] = {
         "command": f"python benchmarks/fine_tune.py --model {options.model} --domain {options.domain} --scratch FOLDER "
-        f"--tokens {options.tokens} --rate {options.rate} --freeze-steps {options.freeze_steps}",
+        f"--tokens {options.tokens} --rate {options.rate} --freeze-steps {options.freeze_steps}"
+        + ("" if options.first is None else f" --first {options.first}"),
         "machine": f"{processor()}, {torch.get_num_threads()} threads",
         "hash": elmo.hash,
         "corpus_tokens": len(corpus.tokens),

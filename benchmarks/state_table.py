@@ -61,9 +61,9 @@ def probe(train: tuple[np.ndarray, np.ndarray], dev: tuple[np.ndarray, np.ndarra
         return (layer(torch.from_numpy((dev[0] - mean) / deviation)).argmax(dim=1).numpy() == dev[1]).astype(float)
 
 
-def tagged(path: Path, first: int | None) -> tuple[list[list[str]], list[str], np.ndarray]:
+def tagged(path: Path) -> tuple[list[list[str]], list[str], np.ndarray]:
     """Sentences, the tags of all their tokens, and each token's place in its sentence."""
-    sentences = read_conllu(path)[:first]
+    sentences = read_conllu(path)
     tags = [tag for sentence in sentences for tag in sentence.tags or ()]
     places = np.concatenate([np.arange(len(sentence.tokens)) for sentence in sentences])
     return [[bilm_form(token) for token in sentence.tokens] for sentence in sentences], tags, places
@@ -75,12 +75,12 @@ def main() -> None:
     parser.add_argument("--layer", default="lstm1")
     parser.add_argument("--rows", type=int, default=64)
     parser.add_argument("--epochs", type=int, default=5)
-    parser.add_argument("--first", type=int, help="only so many sentences of each text, to try the script")
+    parser.add_argument("--first", type=int, help="only so many sentences of each held-out part")
     parser.add_argument("--output", type=Path, default=RESULTS / "state_table.json")
     options = parser.parse_args()
     elmo = polyseme.load(options.model)
     data = (ROOT / os.environ.get("POLYSEME_SHARED", "../shared")).resolve() / "data" / "pos" / "ud-ewt"
-    texts = {part: tagged(data / f"{part}.conllu.xz", options.first) for part in ("train", "dev")}
+    texts = {part: tagged(data / f"{part}.conllu.xz") for part in ("train", "dev")}
     ids = {tag: number for number, tag in enumerate(sorted(set(texts["train"][1])))}
     answers = {part: np.asarray([ids.get(tag, -1) for tag in tags]) for part, (_, tags, _) in texts.items()}
     lines = {}
@@ -97,7 +97,8 @@ def main() -> None:
         }
         print(state, {name: value for name, value in lines[state].items() if name != "perplexity"}, flush=True)
     found = {
-        "command": f"python benchmarks/state_table.py --model {options.model}",
+        "command": f"python benchmarks/state_table.py --model {options.model}"
+        + ("" if options.first is None else f" --first {options.first}"),
         "hash": elmo.hash,
         "layer": options.layer,
         "rows": options.rows,
