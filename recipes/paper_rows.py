@@ -218,7 +218,7 @@ def sentiment() -> list[Row]:
         title="Sentiment, SST-5 (accuracy)",
         data="sentiment/sst5",
         config=config,
-        elmo=ElmoConfig(place="both", dropout=0.3),
+        elmo=ElmoConfig(dropout=0.3),
         write=write_label,
         read=read_label,
     )
