@@ -22,7 +22,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from polyseme.characters import ByteScheme, WordReader, Words
+from polyseme.characters import ByteScheme, WordReader, Words, used_characters
 from polyseme.model import BiLM, initialise
 from polyseme.pretraining.config import OptimizerConfig, PretrainConfig, en_small, medium, original
 from polyseme.pretraining.corpus import Corpus, CorpusWords
@@ -56,14 +56,11 @@ class DeviceCorpus:
         self.begin, self.end = corpus.begin, corpus.end
         self.vocabulary = corpus.vocabulary(vocabulary_size)
         self.targets = torch.from_numpy(corpus.table(self.vocabulary).astype(np.int64)).to(DEVICE)
-        self.counted = corpus.counted(self.vocabulary)
         ids = np.arange(len(corpus.lexicon) + 2)
         reader = CorpusWords(corpus, WordReader(ByteScheme(), None))
         parts = [reader.read(part).characters for part in np.array_split(ids, 64)]
         self.characters = torch.cat([part.to(torch.int16) for part in parts if part is not None]).to(DEVICE)
-        # Where each word's padding begins.
-        places = torch.arange(1, self.characters.shape[1] + 1, device=DEVICE, dtype=torch.int16)
-        self.lengths = ((self.characters != self.characters[:, -1:]) * places).amax(dim=1)
+        self.lengths = used_characters(self.characters)
 
     def stream(self, order: torch.Tensor, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Inputs and targets (lexicon ids) of all sentences in this order: [directions, rows, time], cut to whole rows.
@@ -188,7 +185,7 @@ class GraphStep:
         self.total.zero_()
 
     def prepare(self, inputs: torch.Tensor, targets: torch.Tensor, rng: np.random.Generator) -> tuple | None:
-        """What a window needs, or None where it holds too many distinct words."""
+        """What a window needs, or None where it holds too many distinct words, or too many long ones."""
         found, index = torch.unique(inputs, return_inverse=True)
         if len(found) > self.distinct:
             return None
@@ -245,9 +242,8 @@ def configuration(
         name="adamw", learning_rate=rate, betas=(0.9, 0.99), weight_decay=decay, schedule="cosine", warmup_steps=400,
         final_rate=0.02, clip_norm=1.0,
     )  # fmt: skip
-    model = replace(base.model, tokenization="penn")
     return replace(
-        base, model=model, optimizer=optimizer, rows=rows, unroll=unroll, negatives=negatives, dropout=dropout, loss_scale=1.0,
+        base, optimizer=optimizer, rows=rows, unroll=unroll, negatives=negatives, dropout=dropout, loss_scale=1.0,
         streams="shared", start="unigram", precision="bfloat16",
     )  # fmt: skip
 
@@ -257,14 +253,14 @@ def train(
 ) -> dict[str, float]:
     """Trains for this long. The rate follows the clock, so that the schedule ends when the time does.
 
-    The last `FULL_SHARE` of the time runs on the full softmax, which costs three times as much a step and ends lower.
+    The last `FULL_SHARE` of the time runs on the full softmax, which costs more than twice as much a step and ends lower.
     """
     began = time.time()
     torch.manual_seed(config.seed)
     rng = np.random.default_rng(config.seed)
     model = BiLM(config.model)
     initialise(model, torch.Generator().manual_seed(config.seed))
-    start_from_frequencies(model, corpus.counted)
+    start_from_frequencies(model, corpus.vocabulary)
     model.to(DEVICE)
     step = GraphStep(model, config, corpus, distinct=-(-int(config.rows * config.unroll * DISTINCT_SHARE) // 256) * 256)
     order = torch.Generator(device=DEVICE).manual_seed(config.seed)
@@ -342,9 +338,7 @@ def save(
         "seconds": facts["seconds"], "hardware": torch.cuda.get_device_name(), "heldout": heldout,
     }  # fmt: skip
     tensors = {name: parameter.detach().cpu() for name, parameter in model.named_parameters()}
-    checkpoint = Checkpoint(
-        config=config.model, tensors=tensors, vocabulary=corpus.vocabulary, metadata={"tokens": f"{tokens:,}"}
-    )
+    checkpoint = Checkpoint(config=config.model, tensors=tensors, vocabulary=corpus.vocabulary)
     write_trained(checkpoint, out, training, dtype="float16")
 
 

@@ -145,15 +145,10 @@ class WordReader:
         return Words(characters=characters, ids=ids)
 
 
-def trim(ids: Int[Tensor, "words characters"], widest: int) -> Int[Tensor, "words shorter"]:
-    """The part of the character axis that can change the maxima of convolutions up to `widest` characters wide.
-
-    Past the longest word and one window of its padding, every further window is all padding and repeats the last.
-    """
-    if len(ids) == 0:
-        return ids
-    used = (ids != ids[:, -1:]).any(dim=0).nonzero()
-    return ids[:, : widest + (int(used[-1]) + 1 if len(used) else 0)]
+def used_characters(ids: Int[Tensor, "words characters"]) -> Int[Tensor, "words"]:
+    """How many characters of each word come before its padding."""
+    places = torch.arange(1, ids.shape[1] + 1, device=ids.device)
+    return ((ids != ids[:, -1:]) * places).amax(dim=1)
 
 
 def distinct(sentences: Sequence[Sequence[str]]) -> tuple[list[str], list[list[int]]]:

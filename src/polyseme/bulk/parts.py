@@ -199,14 +199,7 @@ def write_part(part: Part, groups: Iterable[Group], buffers: Buffers, place: Pla
             written += group.rows
         if written != description["rows"]:
             raise Unfinished
-    return Receipt(
-        file=name,
-        sentences=description["sentences"],
-        tokens=description["tokens"],
-        rows=description["rows"],
-        bytes=file.size,
-        sha256=file.sha256,
-    )
+    return _receipt(name, description, file)
 
 
 def describe_part(place: Place, name: str) -> Description:
@@ -231,13 +224,17 @@ def receipt_of(place: Place, name: str, description: Description) -> Receipt:
     """The receipt of a part that was there already: its bytes are read once for the checksum."""
     with place.open(name) as file:
         hashed = _drained(file)
+    return _receipt(name, description, hashed)
+
+
+def _receipt(name: str, description: Description, file: HashedFile) -> Receipt:
     return Receipt(
         file=name,
         sentences=description["sentences"],
         tokens=description["tokens"],
         rows=description["rows"],
-        bytes=hashed.size,
-        sha256=hashed.sha256,
+        bytes=file.size,
+        sha256=file.sha256,
     )
 
 

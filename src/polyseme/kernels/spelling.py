@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from polyseme.characters import Words
+from polyseme.characters import Words, used_characters
 from polyseme.config import BiLMConfig
 from polyseme.kernels.products import PackedWeight
 from polyseme.kernels.sweep import Precision, few_sizes
@@ -44,7 +44,7 @@ class Speller:
         out = torch.empty(len(words), self.width, dtype=torch.float32, device=part.device)
         used = torch.zeros(len(words), dtype=torch.int64, device=part.device)
         if self._maxima is not None and words.characters is not None:
-            used = _used(words.characters)
+            used = used_characters(words.characters)
         used, order = used.sort(stable=True)
         blocks = list(zip(order.split(_BLOCK), used.split(_BLOCK), strict=True)) if len(words) else []
         threads = torch.get_num_threads() if part.device.type == "cpu" else 1
@@ -146,12 +146,6 @@ class _Maxima:
         for width, part in zip(self._widths, results.split(self._counts, dim=2), strict=True):
             if results.shape[1] - 1 + width > characters:
                 part[:, characters - width + 1 :] = -torch.inf
-
-
-def _used(ids: Int[Tensor, "words characters"]) -> Int[Tensor, "words"]:
-    """How many characters of each word come before its padding."""
-    places = torch.arange(1, ids.shape[1] + 1, device=ids.device)
-    return ((ids != ids[:, -1:]) * places).amax(dim=1)
 
 
 def _few_positions(positions: int) -> int:

@@ -170,8 +170,8 @@ def readable(weight: PackedWeight, kernel: Kernel) -> _Weight | None:
         return None
     # What was found out with another weight of this shape shows the order, this one that it is laid out in the same way.
     x = torch.randn(2, weight.inputs, generator=torch.Generator().manual_seed(0)).to(weight.dtype)
-    found = few_product(x, weight, section=section, kernel=kernel)
-    return laid_out(weight, section) if found is not None and torch.equal(found, weight.product(x)) else None
+    laid = laid_out(weight, section)
+    return laid if laid is not None and torch.equal(_product(laid, x, kernel=kernel), weight.product(x)) else None
 
 
 @functools.cache

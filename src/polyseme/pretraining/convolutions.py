@@ -15,14 +15,14 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from polyseme.characters import trim
+from polyseme.characters import used_characters
 from polyseme.kernels.products import product, rounded
 from polyseme.kernels.training import maxima as largest
 from polyseme.kernels.training import maxima_backward
 from polyseme.kernels.workers import side_by_side
 
-#: Words of each group and how much of the character axis they need, as `trim` has it: the words come in this order, and the
-#: caller answers for their lengths.
+#: Words of each group and how much of the character axis they need, as `by_length` has it: the words come in this order, and
+#: the caller answers for their lengths.
 Groups = tuple[tuple[int, int], ...]
 
 _GROUPS = 4
@@ -141,7 +141,10 @@ def maxima(
 def by_length(
     ids: Int[Tensor, "words characters"], widest: int
 ) -> tuple[tuple[Int[Tensor, "some shorter"], ...], Int[Tensor, "words"]]:
-    """Groups of words of like length, each on an axis as long as its longest word or the widest filter; and their order."""
-    places = torch.arange(1, ids.shape[1] + 1, device=ids.device)
-    order = ((ids != ids[:, -1:]) * places).amax(dim=1).argsort()
-    return tuple(trim(part, widest) for part in ids[order].chunk(_GROUPS)), order
+    """Groups of words of like length, each on the part of the character axis that can change its maxima; and their order.
+
+    Past the longest word and one window of its padding, every further window is all padding and repeats the last.
+    """
+    lengths, order = used_characters(ids).sort()
+    groups = zip(ids[order].chunk(_GROUPS), lengths.chunk(_GROUPS), strict=True)
+    return tuple(part[:, : widest + int(own[-1])] for part, own in groups), order

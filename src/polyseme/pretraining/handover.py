@@ -58,20 +58,19 @@ def training_facts(run: Run, *, seconds: float, heldout: dict[str, float]) -> di
 def export(run: Run, folder: str | Path, facts: dict[str, Any]) -> None:
     """Writes the run's model as a native folder, training.json included."""
     tensors = {name: parameter.detach().cpu() for name, parameter in run.parameters.items()}
-    metadata = {"tokens": f"{run.tokens:,}"}
     checkpoint = Checkpoint(
         config=run.config.model,
         tensors=tensors,
         vocabulary=run.lists.vocabulary,
         lexicon=run.reader.lexicon,
         characters=run.lists.characters,
-        metadata=metadata,
     )
     write_trained(checkpoint, folder, facts)
 
 
 def write_trained(checkpoint: Checkpoint, folder: str | Path, facts: dict[str, Any], *, dtype: Dtype = "float32") -> None:
     """Writes a model and what training.json is to hold."""
+    checkpoint = replace(checkpoint, metadata={**checkpoint.metadata, "tokens": f"{facts['tokens']:,}"})
     _write(checkpoint, Path(folder), json.dumps(facts, indent=1) + "\n", dtype=dtype, card=None)
 
 
@@ -128,7 +127,9 @@ def _training(path: str | Path) -> dict[str, Any] | None:
     except (OSError, ValueError) as error:
         raise WeightsError(f"{folder / TRAINING} is damaged ({error}); delete it to start without its record.") from error
     if any(values.get(key) != wanted for key, wanted in TRAINING_FORMAT.items()):
-        raise WeightsError(f"{folder / TRAINING}: wanted format {TRAINING_FORMAT['format']!r}, version 1.")
+        raise WeightsError(
+            f"{folder / TRAINING}: wanted format {TRAINING_FORMAT['format']!r}, version {TRAINING_FORMAT['version']}."
+        )
     return values
 
 
